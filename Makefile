@@ -1,0 +1,81 @@
+# Everything happens in a virtual environment of its own, .venv; nothing is installed elsewhere.
+#
+#   PYTHON       the interpreter to build it with (3.11 or newer)
+#   TORCH_INDEX  where torch comes from, if not the default index. PyPI's torch brings CUDA along (gigabytes);
+#                for a machine without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#   DEMO_ARGS    passed to `clawrl demo`, see `clawrl demo --help`
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+DEMO_ARGS ?=
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+export RAY_USAGE_STATS_ENABLED ?= 0
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test test-nightly lint format clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+install: $(VENV)/.installed ## clawrl and what it needs, into .venv
+
+demo: $(VENV)/.installed-demo ## start the graph, let simulated users talk to it, show what it learned
+	$(BIN)/clawrl demo $(DEMO_ARGS)
+
+test: lint ## lint, types and the whole test suite but the nightly part
+	$(BIN)/python -m pytest
+
+test-nightly: $(VENV)/.installed-test ## the tests that take minutes
+	$(BIN)/python -m pytest -m nightly
+
+lint: $(VENV)/.installed-test ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test ## rewrite the code the way that lint wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove caches and the demo's output; .venv stays (rm -r .venv)
+	rm -rf demo-output build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find clawrl tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says that a step is done for these versions; a second `make` then does nothing.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "clawrl needs Python 3.11 or newer; name one with: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory .python3-venv
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+.PHONY: .python3-venv
+.python3-venv:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "The Debian package python3-venv is missing; installing it with apt-get."; \
+		apt-get update -qq && apt-get install -y -qq python3-venv; \
+	else \
+		echo "The module venv is missing. Install it first: sudo apt-get install python3-venv" >&2; exit 1; \
+	fi
+
+# First and alone: whatever asks for torch later finds this one and pulls in no other build.
+$(VENV)/.torch: constraints.txt | $(VENV)/.made
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	@touch $@
+
+$(VENV)/.installed: setup.cfg pyproject.toml constraints.txt $(VENV)/.torch
+	$(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-demo: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e '.[demo,test]'
+	@touch $@

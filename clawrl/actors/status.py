@@ -1,0 +1,49 @@
+"""The status document: one JSON value that says what the system did and is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clawrl.ledger.store import Ledger
+
+
+def status_document(name: str, ledger: Ledger) -> dict[str, Any]:
+    """The part of the status that the ledger knows. Versions are newest first."""
+    current, pause = ledger.current_version(), ledger.paused()
+    steps = {step.step: step for step in reversed(ledger.steps(200))}
+    versions = []
+    for version in ledger.versions(200):
+        step = steps.get(version.step)
+        trained = {} if step is None else {**step.stats, "reward_mean": step.reward_mean}
+        versions.append(
+            {
+                "version": version.version,
+                "step": version.step,
+                "published_at": version.published_at,
+                "stats": {**trained, **version.stats},
+            }
+        )
+    holds = [v["stats"]["hold_ms"] for v in versions if v["stats"].get("committed")]
+    return {
+        "name": name,
+        "version": current.version if current else 0,
+        "step": current.step if current else 0,
+        "paused": pause is not None,
+        "pause_reason": pause.reason if pause else None,
+        "turns": ledger.counts().as_dict(),
+        "sessions": {"active": ledger.active_sessions()},
+        "versions": versions,
+        "holds_ms": {"p50": percentile(holds, 50), "p95": percentile(holds, 95), "count": len(holds)},
+        "judge": asdict(ledger.judge_stats()),
+    }
+
+
+def percentile(values: Sequence[float], rank: float) -> float | None:
+    """The smallest value that at least ``rank`` percent do not exceed; ``None`` of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    index = max(0, -(-len(ordered) * rank // 100) - 1)
+    return ordered[int(index)]

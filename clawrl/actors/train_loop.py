@@ -1,0 +1,210 @@
+"""What runs on every rank of the trainer: lease, compute, fence, step, publish, checkpoint, again.
+
+Rank 0 alone talks to the coordinator and tells the others what to do at least every few seconds, so that
+nobody sits in a collective until it times out. The order around a step is what makes it exactly once: the
+lease names the step before it is taken, the fence is passed right before the optimizer moves, and turns
+are final only with a checkpoint that contains the step. On start the run reports the step that it
+restored, and publishes if what is being served is not what it holds.
+
+A publish that fails costs nothing but freshness: it is tried again before the next step.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+import ray.train
+import ray.train.torch
+import torch
+import torch.distributed as dist
+from transformers import PreTrainedModel
+
+from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.actors.coordinator import EndOfTraining
+from clawrl.config import Deployment
+from clawrl.messages import Lease, PolicyVersion
+from clawrl.methods.registry import build_method
+from clawrl.models import resolve
+from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
+from clawrl.training.model import full_parameters, load_model
+from clawrl.training.policy_trainer import PolicyTrainer, StepResult
+from clawrl.weights.broadcast import Sender, TransferError
+from clawrl.weights.manifest import build_manifest, pack_bucket
+from clawrl.weights.snapshot import prune, write_snapshot
+from clawrl.weights.transaction import PublishFailed
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+# A call that must not be lost waits this long for a coordinator that is being restarted.
+_PATIENCE_S = 300.0
+
+
+def train_loop(settings: dict[str, Any]) -> None:
+    """The function that Ray Train runs on each rank."""
+    TrainingRun(Deployment.model_validate(settings["deployment"])).run()
+
+
+class TrainingRun:
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._config = deployment.trainer.training
+        self._coordinator = Coordinator(deployment.name)
+        self._rank = ray.train.get_context().get_world_rank()
+        self._world = ray.train.get_context().get_world_size()
+        self._run_id = self._from_rank_0(lambda: uuid.uuid4().hex)
+        torch.set_num_threads(self._config.threads)
+        torch.manual_seed(self._config.seed)
+        folder = resolve(deployment.policy.model)
+        method = build_method(deployment.trainer.method)
+        self._model = self._load(folder)
+        reference = self._load(folder) if method.needs_reference else None
+        self._trainer = PolicyTrainer(self._model, reference, method, self._config)
+        self._restore()
+        self._checkpointed_step = self._trainer.step
+        self._unpublished = False
+        self._current: PolicyVersion | None = None
+
+    def _load(self, folder: Path) -> PreTrainedModel:
+        config = self._config
+        return load_model(
+            folder,
+            dtype=getattr(torch, config.dtype),
+            tp_size=config.tp_size,
+            fsdp_size=config.fsdp_size,
+            device=ray.train.torch.get_device(),
+        )
+
+    def run(self) -> None:
+        self._report_start()
+        while True:
+            if self._unpublished:
+                self._publish()
+            order = self._from_rank_0(self._next_lease)
+            if isinstance(order, EndOfTraining):
+                return self._checkpoint()
+            if order is not None:
+                self._take_step(order)
+
+    # -- one step -----------------------------------------------------------------------------------
+
+    def _next_lease(self) -> Lease | EndOfTraining | None:
+        poll_s = self._config.poll_s
+        try:
+            lease: Lease | EndOfTraining | None = self._coordinator.ask_now(
+                "lease", self._run_id, self._trainer.step + 1, poll_s, timeout_s=2 * poll_s
+            )
+        except CoordinatorAway as away:
+            log.warning("no lease: %s", away)
+            return None
+        return lease
+
+    def _take_step(self, lease: Lease) -> None:
+        began = time.monotonic()
+        self._trainer.compute(lease.samples)
+        if not self._from_rank_0(lambda: self._ask("confirm", lease.lease_id, self._run_id)):
+            log.warning("step %d: the lease was void before the step was taken", lease.step)
+            return self._trainer.discard()
+        result = self._trainer.apply()
+        stats = {**result.metrics, "train_s": time.monotonic() - began, "changed": result.changed}
+        if not self._from_rank_0(lambda: self._ask("applied", lease.lease_id, self._run_id, stats)):
+            raise RuntimeError(f"step {lease.step}: another training run has taken over")
+        self._log_step(result)
+        if result.changed:
+            self._publish()
+        if self._trainer.step - self._checkpointed_step >= self._config.checkpoint_every:
+            self._checkpoint()
+
+    def _log_step(self, result: StepResult) -> None:
+        shown = {name: round(value, 5) for name, value in result.metrics.items()}
+        log.info("step %d changed=%s %s %s", result.step, result.changed, result.reason or "", shown)
+
+    # -- publishing ---------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Gather on all ranks, send from rank 0; a failure leaves the old version serving."""
+        tensors = dict(full_parameters(self._model))
+        self._unpublished = not self._from_rank_0(lambda: self._send(tensors))
+
+    def _send(self, tensors: dict[str, torch.Tensor]) -> bool:
+        settings = self._deployment.publish
+        version: int = self._ask("next_version")
+        manifest = build_manifest(version, tensors, bucket_bytes=int(settings.bucket_mb * 2**20))
+        snapshots = self._deployment.state_path / "snapshots"
+        folder = write_snapshot(snapshots, manifest, tensors)
+        sender = Sender(ray.util.get_node_ip_address(), settings.transport, settings.transfer_timeout_s)
+        publish_id = None
+        try:
+            meeting = self._ask("begin_publish", manifest, self._trainer.step, str(folder), *sender.address)
+            publish_id = meeting.name
+            if meeting.world > 1:
+                sender.connect(meeting.name, meeting.world)
+                for bucket in range(len(manifest.buckets)):
+                    sender.send(pack_bucket(manifest, bucket, tensors))
+            self._current = self._ask("finish_publish", meeting.name)
+        except (TransferError, PublishFailed, CoordinatorAway) as error:
+            log.warning("publish of version %d failed and will be tried again: %s", version, error)
+            if publish_id is not None:
+                self._ask("abort_publish", publish_id, str(error)[:500])
+            return False
+        finally:
+            sender.close()
+        prune(snapshots, settings.keep_snapshots, spare=folder)
+        return True
+
+    # -- start and checkpoints ----------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                state = load_checkpoint(Path(folder))
+            if state is None:
+                raise RuntimeError(f"the checkpoint {checkpoint.path} holds no trainer state")
+            self._trainer.load_state_dict(state)
+
+    def _report_start(self) -> None:
+        """Tell which step was restored; serve what this run holds if something else is being served."""
+
+        def report() -> bool:
+            _, current = self._ask("restored", self._run_id, self._trainer.step)
+            return (current.step if current else 0) == self._trainer.step
+
+        self._unpublished = not self._from_rank_0(report)
+
+    def _checkpoint(self) -> None:
+        step = self._trainer.step
+        if step == self._checkpointed_step:
+            return
+        with tempfile.TemporaryDirectory(dir=_scratch(self._deployment)) as folder:
+            save_checkpoint(Path(folder), self._trainer.state_dict())
+            ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+        self._checkpointed_step = step
+        self._from_rank_0(lambda: self._ask("checkpointed", self._run_id, step))
+
+    # -- talking ------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return self._coordinator.ask_now(method, *arguments, timeout_s=_PATIENCE_S)
+
+    def _from_rank_0(self, make: Callable[[], T]) -> T:
+        """``make`` on rank 0 only; every rank gets its value."""
+        if self._world == 1:
+            return make()
+        box: list[Any] = [make() if self._rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+        value: T = box[0]
+        return value
+
+
+def _scratch(deployment: Deployment) -> Path:
+    """Beside the checkpoints, since /tmp may be too small for one."""
+    folder = deployment.state_path / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

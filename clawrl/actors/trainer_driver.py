@@ -1,0 +1,84 @@
+"""The driver of training: a detached actor whose thread runs ``TorchTrainer.fit()``.
+
+Ray Train owns the ranks and restarts them from the last checkpoint when one dies. If ``fit`` itself gives up
+or this actor is restarted, the same run name resumes from the same storage. Serving never depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.actors.train_loop import train_loop
+from clawrl.config import Deployment
+
+log = logging.getLogger(__name__)
+_RETRY_S = 10.0
+
+
+class TrainerDriver:
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._coordinator = Coordinator(deployment.name)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
+        self._thread.start()
+
+    def ping(self) -> int:
+        """The process id. Raises when the training thread is gone though nobody asked it to stop."""
+        if not self._thread.is_alive() and not self._stopping.is_set():
+            raise RuntimeError("the training thread ended")
+        return os.getpid()
+
+    def settings(self) -> str:
+        return self._deployment.model_dump_json()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Let the run checkpoint and end; true if it did in time."""
+        self._stopping.set()
+        self._coordinator.ask_now("end_training", timeout_s=5.0)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._trainer().fit()
+            except Exception as error:
+                log.exception("training ended with an error; it is started again in %s s", _RETRY_S)
+                self._tell(f"failed: {type(error).__name__}: {error}"[:500])
+                self._stopping.wait(_RETRY_S)
+        self._tell("stopped")
+
+    def _trainer(self) -> TorchTrainer:
+        training = self._deployment.trainer.training
+        resources: dict[str, Any] = {"CPU": self._deployment.trainer.resources.num_cpus}
+        gpus = self._deployment.trainer.resources.num_gpus
+        if gpus:
+            resources["GPU"] = gpus
+        return TorchTrainer(
+            train_loop,
+            train_loop_config={"deployment": self._deployment.model_dump()},
+            torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+            scaling_config=ScalingConfig(
+                num_workers=training.world_size, use_gpu=bool(gpus), resources_per_worker=resources
+            ),
+            run_config=RunConfig(
+                name="training",
+                storage_path=str(self._deployment.state_path / "checkpoints"),
+                failure_config=FailureConfig(max_failures=training.max_failures),
+                checkpoint_config=CheckpointConfig(num_to_keep=training.keep_checkpoints),
+            ),
+        )
+
+    def _tell(self, state: str) -> None:
+        try:
+            self._coordinator.ask_now("trainer_state", state, timeout_s=5.0)
+        except CoordinatorAway:
+            log.warning("the coordinator is away and was not told: %s", state)

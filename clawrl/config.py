@@ -1,0 +1,147 @@
+"""The ``args:`` of a deployment file: one strict tree made of the owners' own config classes.
+
+`Deployment` is what `clawrl.graph.app` receives. Everything that can be known to be wrong without loading
+a model is wrong here, by path and with a remedy: `problems` names what the schema alone cannot see, and
+`placement` says what the graph will ask of the cluster. Paths are resolved against ``$CLAWRL_HOME``
+(default ``~/.clawrl``).
+"""
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from clawrl.engine.config import EngineConfig
+from clawrl.judging.config import JudgingConfig
+from clawrl.ledger.config import LedgerConfig
+from clawrl.methods.config import MethodConfig
+from clawrl.models import ModelConfig
+from clawrl.serving.config import ServingConfig
+from clawrl.strict import StrictConfig
+from clawrl.training.config import TrainingConfig
+from clawrl.weights.config import PublishConfig
+
+
+class Resources(StrictConfig):
+    """What one replica or rank reserves from Ray. CPUs are shares for the scheduler, not a limit on threads."""
+
+    num_cpus: float = Field(0.0, ge=0.0)
+    num_gpus: float = Field(0.0, ge=0.0)
+
+
+class PolicyArgs(StrictConfig):
+    model: ModelConfig
+    engine: EngineConfig = EngineConfig()
+    resources: Resources = Resources(num_cpus=0.4)
+
+
+class JudgeArgs(StrictConfig):
+    """The frozen judge. Without a ``model`` of its own it judges with the policy's starting weights."""
+
+    model: ModelConfig | None = None
+    engine: EngineConfig = EngineConfig()
+    verdict: JudgingConfig = JudgingConfig()
+    resources: Resources = Resources(num_cpus=0.2)
+
+
+class TrainerArgs(StrictConfig):
+    method: MethodConfig = MethodConfig()
+    training: TrainingConfig = TrainingConfig()
+    resources: Resources = Resources(num_cpus=0.4)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One row of what the graph needs; ``replicas`` are Serve's defaults until the file overrides them."""
+
+    actor: str
+    replicas: int
+    num_cpus: float
+    num_gpus: float
+    note: str = ""
+
+
+class Deployment(StrictConfig):
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")
+    state_dir: str = Field("", description="where the ledger, checkpoints and snapshots live; default: the name")
+    serving: ServingConfig
+    policy: PolicyArgs
+    judge: JudgeArgs = JudgeArgs()
+    trainer: TrainerArgs = TrainerArgs()
+    publish: PublishConfig = PublishConfig()
+    ledger: LedgerConfig = LedgerConfig()
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> "Deployment":
+        dtypes = self.policy.engine.dtype, self.trainer.training.dtype
+        if dtypes[0] != dtypes[1]:
+            raise ValueError(
+                f"policy.engine.dtype is {dtypes[0]} but trainer.training.dtype is {dtypes[1]}: "
+                "the trainer publishes its weights as they are, so both must be the same"
+            )
+        if self.trainer.training.max_sample_tokens > self.trainer.training.micro_batch_tokens:
+            raise ValueError(
+                "trainer.training.micro_batch_tokens must be at least max_sample_tokens, or a long turn fits no pass"
+            )
+        return self
+
+    @property
+    def judge_model(self) -> ModelConfig:
+        return self.judge.model or self.policy.model
+
+    @property
+    def state_path(self) -> Path:
+        home = Path(os.environ.get("CLAWRL_HOME", "~/.clawrl")).expanduser()
+        return (home / (self.state_dir or self.name)).absolute()
+
+    def placement(self) -> list[Placement]:
+        """What each actor reserves, by the defaults of `clawrl.graph`."""
+        policy, judge, trainer = self.policy.resources, self.judge.resources, self.trainer.resources
+        training = self.trainer.training
+        return [
+            Placement("Ingress", 1, 0.0, 0.0, "HTTP"),
+            Placement("Rollout", 1, policy.num_cpus, policy.num_gpus, f"policy, TP{self.policy.engine.tp_size}"),
+            Placement("Judge", 1, judge.num_cpus, judge.num_gpus, f"frozen, TP{self.judge.engine.tp_size}"),
+            Placement("Supervisor", 1, 0.0, 0.0, "creates the two below"),
+            Placement("Coordinator", 1, 0.0, 0.0, f"state in {self.state_path}"),
+            Placement(
+                "Trainer",
+                training.world_size,
+                trainer.num_cpus,
+                trainer.num_gpus,
+                f"ranks, TP{training.tp_size} x FSDP{training.fsdp_size}",
+            ),
+        ]
+
+    def problems(self) -> list[str]:
+        """What is wrong, or not possible in this release, though every value has the right form."""
+        found = []
+        for path, engine in (("policy.engine", self.policy.engine), ("judge.engine", self.judge.engine)):
+            if engine.kind == "sglang":
+                found.append(f"{path}.kind: the sglang engine comes in a later release; use transformers")
+            elif engine.tp_size > 1:
+                found.append(f"{path}.tp_size: the transformers engine runs on one device; set 1")
+        if self.publish.transport == "nccl":
+            found.append("publish.transport: nccl comes with the sglang engine in a later release; use gloo")
+        key = self.serving.api_key
+        if key and key.startswith("env:") and not os.environ.get(key.removeprefix("env:")):
+            found.append(f"serving.api_key: the environment variable {key.removeprefix('env:')} is not set")
+        found += self._model_problems()
+        return found
+
+    def _model_problems(self) -> list[str]:
+        """Checks that need only the model's config.json, for models that are on this machine."""
+        folder = Path(self.policy.model.source).expanduser()
+        if importlib.util.find_spec("transformers") is None or not (folder / "config.json").is_file():
+            return []
+        from transformers import AutoConfig
+
+        from clawrl.training.model import check_parallel
+
+        try:
+            check_parallel(AutoConfig.from_pretrained(folder), self.trainer.training.tp_size)
+        except ValueError as error:
+            return [f"trainer.training.tp_size: {error}"]
+        return []

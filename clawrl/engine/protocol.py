@@ -1,0 +1,144 @@
+"""The Engine protocol: what a rollout or judge replica needs from whatever runs the model.
+
+Token-in, token-out. `Engine.generate` streams exactly the ids that were sampled, each with its
+log-probability and the policy version that sampled it; `Engine.score` reads log-probabilities off
+given ids. Weights arrive in four calls, ``prepare -> receive* -> commit`` or ``abort``, which never wait
+for generation slots. One weight transaction is open at a time; a new ``prepare`` aborts the one before.
+
+Engines declare how a version becomes visible (`CommitForm`): ``STAGED`` engines keep the old version
+serving until a commit has succeeded, ``IN_PLACE`` engines pause, load and verify before going on.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from clawrl.messages import FinishReason, LogProbs, SamplingParams, TokenIds, WeightKind, WeightManifest
+
+
+class EngineError(RuntimeError):
+    """The engine cannot serve any more; its replica must be replaced."""
+
+
+class UnsupportedRequest(ValueError):
+    """This engine cannot honour a request. ``param`` names the client's field."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class WeightsRefused(RuntimeError):
+    """A manifest or its bytes do not fit; the version that was serving goes on serving."""
+
+
+class CommitForm(enum.StrEnum):
+    STAGED = "staged"
+    IN_PLACE = "in_place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    commit_form: CommitForm
+    weight_kinds: frozenset[WeightKind]
+    context_length: int
+    max_running_requests: int
+    scores: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """``prompt_ids`` int32[P]; generation ends at an end-of-sequence token, a stop string or ``max_tokens``."""
+
+    request_id: str
+    prompt_ids: TokenIds
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenChunk:
+    """Newly sampled tokens, all by ``version``. The last chunk carries ``finish_reason`` and may be empty."""
+
+    ids: TokenIds
+    logps: LogProbs
+    version: int
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """Ask for log-probs of ``ids[start:]`` given what stands before each, at ``temperature``.
+
+    ``start >= 1``: the first token of a text has no prediction. ``token_ids`` asks, at the position after
+    the last id, for the log-probs of these candidates; ``start == len(ids)`` asks for nothing else.
+    """
+
+    ids: TokenIds
+    start: int
+    temperature: float = 1.0
+    top_k: int = 0
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """``logps`` float32[N] for ``ids[start:]``; ``topk_*`` [N, k] when asked; ``next_logps`` float32[len(token_ids)]."""
+
+    logps: LogProbs
+    version: int
+    topk_ids: npt.NDArray[np.int32] | None = None
+    topk_logps: npt.NDArray[np.float32] | None = None
+    next_logps: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapReport:
+    """What one commit cost those who were being served: ``hold_s`` is the pause in sampling."""
+
+    version: int
+    hold_s: float
+    requests_carried: int
+
+
+class Engine(Protocol):
+    capabilities: Capabilities
+
+    @property
+    def version(self) -> int: ...
+
+    async def start(self) -> None: ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Stream a response. Closing the generator aborts the request and frees its slot."""
+        ...
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]: ...
+
+    async def prepare(self, manifest: WeightManifest) -> None:
+        """Make room for a version; refuses (`WeightsRefused`) one whose tensors do not fit this model."""
+        ...
+
+    async def receive(self, bucket: int, data: torch.Tensor) -> None:
+        """Take bucket ``bucket`` as flat uint8 bytes, in any order, each once. The last one checks the digest."""
+        ...
+
+    async def commit(self, version: int) -> SwapReport:
+        """Serve ``version``, complete and verified. Requests in flight go on under it, prefix recomputed."""
+        ...
+
+    async def abort(self) -> None:
+        """Forget a version being received. The one that serves is untouched. Safe to call at any time."""
+        ...
+
+    def health(self) -> None:
+        """Raise `EngineError` when the engine cannot serve."""
+        ...
+
+    async def stop(self) -> None: ...

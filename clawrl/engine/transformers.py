@@ -1,0 +1,306 @@
+"""The embedded engine: a Hugging Face model under transformers' own continuous batching.
+
+Owns one model, its cache and the requests running on it; everything happens on one event loop, with
+forward passes on other threads. Results are token-exact: ids and log-probs are what the loop sampled, each
+stamped with the version whose weights were in place when it was sampled.
+
+A commit swaps tensors between two forward passes and submits every running request anew as
+``prompt + generated``: its prefix is recomputed under the new weights, so a token after the swap has the
+log-prob that a cold engine with that version would give it. A failed receive or commit changes nothing.
+A dead loop fails all requests and makes `health` raise; the replica is then replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
+
+from clawrl.engine.batching import Batcher
+from clawrl.engine.config import EngineConfig
+from clawrl.engine.protocol import (
+    Capabilities,
+    CommitForm,
+    EngineError,
+    GenerateRequest,
+    ScoreRequest,
+    Scores,
+    SwapReport,
+    TokenChunk,
+    UnsupportedRequest,
+)
+from clawrl.engine.scoring import plan_batches, score_batch
+from clawrl.engine.slots import Slots
+from clawrl.engine.staging import Staging
+from clawrl.engine.textstream import TextStream
+from clawrl.messages import FinishReason, WeightKind, WeightManifest
+from clawrl.weights.manifest import spec_of
+
+_ids = itertools.count()
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request inside the loop. ``attempt`` tells results of a submission from those of an older one."""
+
+    request: GenerateRequest
+    stops: TextStream | None
+    ids: list[int] = field(default_factory=list)
+    chunks: asyncio.Queue[TokenChunk | EngineError] = field(default_factory=asyncio.Queue)
+    engine_id: str = ""
+    attempt: int = 0
+    finished: bool = False
+
+
+class TransformersEngine:
+    """``generates=False`` makes an engine that only scores and keeps no cache (a judge)."""
+
+    def __init__(self, folder: Path, config: EngineConfig, *, generates: bool = True) -> None:
+        self._folder = folder
+        self._config = config
+        self._generates = generates
+        self._version = 0
+        self._running: dict[str, _Running] = {}
+        self._batcher: Batcher | None = None
+        self._model: PreTrainedModel | None = None
+        # One swap or scoring pass at a time: a score must not read weights of two versions.
+        self._weights_lock = asyncio.Lock()
+        self._worker = ThreadPoolExecutor(1, "engine", lambda: torch.set_num_threads(config.threads))
+        self.slots = Slots(
+            capacity=config.kv_blocks * config.page_size,
+            page_size=config.page_size,
+            limit=config.max_running_requests,
+        )
+        self.capabilities = Capabilities(
+            commit_form=CommitForm.STAGED,
+            weight_kinds=frozenset({WeightKind.FULL}),
+            context_length=config.context_length,
+            max_running_requests=config.max_running_requests,
+            scores=True,
+        )
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self._tokenizer
+
+    @property
+    def model(self) -> PreTrainedModel:
+        if self._model is None:
+            raise EngineError("the engine has not been started")
+        return self._model
+
+    async def start(self) -> None:
+        torch.set_num_threads(self._config.threads)
+        self._model, self._tokenizer = await asyncio.to_thread(self._load)
+        self._staging = Staging({name: spec_of(name, p) for name, p in self._model.named_parameters()})
+        if self._generates:
+            self._eos_ids = _eos_ids(self._model, self._tokenizer)
+            self._batcher = Batcher(self._model, self._config, eos_ids=self._eos_ids)
+            self._batcher.start()
+
+    async def stop(self) -> None:
+        for running in list(self._running.values()):
+            self._fail(running, EngineError("the engine is shutting down"))
+        if self._batcher:
+            await asyncio.to_thread(self._batcher.stop)
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def health(self) -> None:
+        if self._generates:
+            self._loop_of_generation().check()
+
+    # -- generation ---------------------------------------------------------------------------------
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        self._validate(request)
+        async with self.slots.reserve(len(request.prompt_ids) + request.sampling.max_tokens):
+            stops = TextStream(self._tokenizer, request.sampling.stop) if request.sampling.stop else None
+            running = _Running(request=request, stops=stops)
+            self._running[request.request_id] = running
+            try:
+                self._submit(running)
+                while True:
+                    item = await running.chunks.get()
+                    if isinstance(item, EngineError):
+                        raise item
+                    yield item
+                    if item.finish_reason is not None:
+                        return
+            finally:
+                del self._running[request.request_id]
+                if not running.finished:
+                    self._loop_of_generation().cancel(running.engine_id)
+
+    def _validate(self, request: GenerateRequest) -> None:
+        """Refuse here whatever would kill the loop for everybody."""
+        sampling, prompt = request.sampling, request.prompt_ids
+        room = self._config.context_length
+        if request.request_id in self._running:
+            raise UnsupportedRequest(f"request {request.request_id} is running already")
+        if len(prompt) == 0:
+            raise UnsupportedRequest("the prompt is empty", param="messages")
+        if sampling.max_tokens < 1 or len(prompt) + sampling.max_tokens > room:
+            raise UnsupportedRequest(
+                f"{len(prompt)} prompt tokens and {sampling.max_tokens} new ones do not fit {room}", param="max_tokens"
+            )
+        vocabulary = self.model.get_input_embeddings().num_embeddings
+        if int(prompt.min()) < 0 or int(prompt.max()) >= vocabulary:
+            raise UnsupportedRequest(f"the prompt holds ids outside 0..{vocabulary - 1}", param="messages")
+        if not np.isfinite(sampling.temperature) or sampling.temperature < 0:
+            raise UnsupportedRequest(f"temperature {sampling.temperature} is out of range", param="temperature")
+        if not 0.0 < sampling.top_p <= 1.0:
+            raise UnsupportedRequest(f"top_p {sampling.top_p} is out of range", param="top_p")
+
+    def _submit(self, running: _Running) -> None:
+        """Queue ``prompt + generated so far`` under a fresh id; results of earlier submissions are ignored."""
+        running.attempt += 1
+        running.engine_id = f"{running.request.request_id}#{next(_ids)}"
+        attempt, base = running.attempt, len(running.ids)
+
+        def deliver(output: GenerationOutput) -> None:
+            if attempt == running.attempt and not running.finished:
+                self._collect(running, output, base)
+
+        self._loop_of_generation().submit(
+            running.engine_id,
+            [*running.request.prompt_ids.tolist(), *running.ids],
+            running.request.sampling,
+            max_new_tokens=running.request.sampling.max_tokens - base,
+            deliver=deliver,
+        )
+
+    def _collect(self, running: _Running, output: GenerationOutput, base: int) -> None:
+        if output.status == RequestStatus.FAILED:
+            return self._fail(running, EngineError(f"generation failed: {output.error}"))
+        known = len(running.ids) - base
+        fresh, logps = output.generated_tokens[known:], output.logprobs[known:]
+        if len(fresh) != len(logps):
+            return self._fail(running, EngineError(f"{len(fresh)} tokens came with {len(logps)} log-probs"))
+        for position, token in enumerate(fresh):
+            running.ids.append(token)
+            if running.stops and self._hits_stop(running.stops, token):
+                fresh, logps = fresh[: position + 1], logps[: position + 1]
+                self._loop_of_generation().cancel(running.engine_id)
+                return self._emit(running, fresh, logps, FinishReason.STOP)
+        reason = None
+        if output.is_finished():
+            reason = FinishReason.STOP if running.ids and running.ids[-1] in self._eos_ids else FinishReason.LENGTH
+        if fresh or reason:
+            self._emit(running, fresh, logps, reason)
+
+    @staticmethod
+    def _hits_stop(stops: TextStream, token: int) -> bool:
+        stops.push([token])
+        return stops.stopped
+
+    def _emit(
+        self, running: _Running, ids: Sequence[int], logps: Sequence[float], reason: FinishReason | None
+    ) -> None:
+        running.finished = reason is not None
+        running.chunks.put_nowait(
+            TokenChunk(
+                ids=np.asarray(ids, dtype=np.int32),
+                logps=np.asarray(logps, dtype=np.float32),
+                version=self._version,
+                finish_reason=reason,
+            )
+        )
+
+    @staticmethod
+    def _fail(running: _Running, error: EngineError) -> None:
+        running.finished = True
+        running.chunks.put_nowait(error)
+
+    # -- scoring ------------------------------------------------------------------------------------
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
+        for request in requests:
+            if not 1 <= request.start <= len(request.ids) <= self._config.context_length:
+                raise UnsupportedRequest(
+                    f"cannot score {len(request.ids)} ids from {request.start}: 1 <= start <= length <= "
+                    f"{self._config.context_length} is needed"
+                )
+        results: dict[int, Scores] = {}
+        loop = asyncio.get_running_loop()
+        for group in plan_batches([len(request.ids) for request in requests], self._config.score_batch_tokens):
+            async with self._weights_lock:
+                batch = [requests[index] for index in group]
+                scores = await loop.run_in_executor(self._worker, score_batch, self.model, batch, self._version)
+            results.update(zip(group, scores, strict=True))
+        return [results[index] for index in range(len(requests))]
+
+    # -- weights ------------------------------------------------------------------------------------
+
+    async def prepare(self, manifest: WeightManifest) -> None:
+        self._staging.begin(manifest)
+
+    async def receive(self, bucket: int, data: torch.Tensor) -> None:
+        # On another thread: the copy and the digest take long enough to be felt by a stream.
+        await asyncio.to_thread(self._staging.receive, bucket, data)
+
+    async def abort(self) -> None:
+        self._staging.drop()
+
+    async def commit(self, version: int) -> SwapReport:
+        tensors = self._staging.take(version)
+        async with self._weights_lock:
+            if self._batcher is None:
+                self._install(tensors, version)
+                return SwapReport(version=version, hold_s=0.0, requests_carried=0)
+            async with self._batcher.paused():
+                began = time.perf_counter()
+                self._install(tensors, version)
+                carried = [running for running in self._running.values() if not running.finished]
+                for running in carried:
+                    self._batcher.cancel(running.engine_id)
+                    self._submit(running)
+                hold_s = time.perf_counter() - began
+        return SwapReport(version=version, hold_s=hold_s, requests_carried=len(carried))
+
+    def _install(self, tensors: dict[str, torch.Tensor], version: int) -> None:
+        # Pointer swaps: no copy while sampling stands still. Tied modules share the parameter and follow.
+        for name, parameter in self.model.named_parameters():
+            parameter.data = tensors[name].to(parameter.device)
+        self._version = version
+
+    # -- loading ------------------------------------------------------------------------------------
+
+    def _load(self) -> tuple[Any, PreTrainedTokenizerBase]:
+        tokenizer = AutoTokenizer.from_pretrained(self._folder)
+        model = AutoModelForCausalLM.from_pretrained(
+            self._folder, dtype=getattr(torch, self._config.dtype), attn_implementation="sdpa"
+        ).eval()
+        model.requires_grad_(False)
+        limit = getattr(model.config, "max_position_embeddings", None)
+        if limit is not None and limit < self._config.context_length:
+            raise EngineError(
+                f"engine.context_length is {self._config.context_length}, but the model knows only {limit} positions"
+            )
+        return model, tokenizer
+
+    def _loop_of_generation(self) -> Batcher:
+        if self._batcher is None:
+            raise EngineError("this engine was not started to generate")
+        return self._batcher
+
+
+def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every id that ends an answer: chat models name some in the model, some in the tokenizer."""
+    found: set[int] = set()
+    for value in (model.config.eos_token_id, model.generation_config.eos_token_id, tokenizer.eos_token_id):
+        found.update(value if isinstance(value, list) else [value] if value is not None else [])
+    return sorted(found)

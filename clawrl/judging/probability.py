@@ -1,0 +1,126 @@
+"""The probability verdict: one forward pass instead of a written opinion.
+
+A few solved examples, then the case; the verdict is read off the next token as
+``log P(good) - log P(bad)``, minus the same for replies that say nothing (the calibration, measured once
+at start). Positive is good. The judge sees the request, the answer and all the evidence; long texts are
+shortened in the middle, since openings and endings carry the reaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from clawrl.engine.protocol import Engine, ScoreRequest
+from clawrl.judging.config import JudgingConfig
+from clawrl.messages import Judgement, JudgeRequest, Message, Verdict
+
+_TASK = "Decide whether the user's reply shows that the assistant's last answer was good or bad."
+_EXAMPLES = (
+    ("That is great, thanks a lot.", 0),
+    ("This is not right, please do it again.", 1),
+    ("Okay, now the next one please.", 0),
+    ("Too short. Change it to be more formal.", 1),
+    ("Wonderful, you can save it now.", 0),
+    ("I asked for something else.", 1),
+)
+_NEUTRAL = ("N/A", "...", "Hello.", "The weather is cloudy.")
+
+
+class JudgeError(RuntimeError):
+    """The judge model cannot give this verdict; raised at start."""
+
+
+class ProbabilityJudge:
+    """``engine`` scores; ``name`` identifies the judge in every judgement."""
+
+    def __init__(self, engine: Engine, tokenizer: PreTrainedTokenizerBase, config: JudgingConfig, name: str) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._config = config
+        self._name = name
+        self._offset = 0.0
+        self._labels = tuple(self._single_token(label) for label in config.labels)
+        if self._labels[0] == self._labels[1]:
+            raise JudgeError(f"judge.verdict.labels {config.labels} are the same token for this model")
+
+    async def calibrate(self) -> float:
+        """Measure the leaning on replies that say nothing, and subtract it from now on."""
+        neutral = [Message(role="user", content=text) for text in _NEUTRAL]
+        odds = await self._log_odds([_prompt("N/A", "N/A", text.content, self._config.labels) for text in neutral])
+        self._offset = float(np.mean(odds))
+        return self._offset
+
+    async def judge(self, request: JudgeRequest) -> Judgement:
+        began = time.monotonic()
+        config = self._config
+        text = _prompt(
+            shorten(_transcript(request.request), config.max_request_chars),
+            shorten(request.response, config.max_response_chars),
+            shorten(_transcript(request.evidence), config.max_evidence_chars),
+            config.labels,
+        )
+        (odds,) = await self._log_odds([text])
+        score = odds - self._offset
+        if not np.isfinite(score):
+            raise JudgeError(f"the judge model gave log-odds {odds} for turn {request.turn_id}")
+        verdict = verdict_of(score, config.margin)
+        return Judgement(
+            turn_id=request.turn_id,
+            verdict=verdict,
+            score=score,
+            votes=(int(verdict),),
+            judge=self._name,
+            seconds=time.monotonic() - began,
+        )
+
+    async def _log_odds(self, prompts: Sequence[str]) -> list[float]:
+        asked = []
+        for prompt in prompts:
+            ids = np.asarray(self._tokenizer.encode(prompt, add_special_tokens=False), dtype=np.int32)
+            asked.append(ScoreRequest(ids=ids, start=len(ids), token_ids=self._labels))
+        scores = await self._engine.score(asked)
+        return [float(s.next_logps[0] - s.next_logps[1]) for s in scores if s.next_logps is not None]
+
+    def _single_token(self, label: str) -> int:
+        ids = self._tokenizer.encode(label, add_special_tokens=False)
+        if len(ids) != 1:
+            raise JudgeError(
+                f"judge.verdict.labels: {label!r} is {len(ids)} tokens for this model; choose words that are one"
+            )
+        return int(ids[0])
+
+
+def verdict_of(score: float, margin: float) -> Verdict:
+    """Good above ``margin``, bad below ``-margin``, else neutral."""
+    if score > margin:
+        return Verdict.GOOD
+    return Verdict.BAD if score < -margin else Verdict.NEUTRAL
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most ``limit`` characters: the beginning and the end, with the middle left out."""
+    if len(text) <= limit:
+        return text
+    gap = " ... "
+    if limit <= 2 * len(gap):
+        return text[:limit]
+    head = (limit - len(gap)) // 2
+    return text[:head] + gap + text[len(text) - (limit - len(gap) - head) :]
+
+
+def _transcript(messages: Sequence[Message]) -> str:
+    """One line per message; roles are named only when somebody other than the user speaks."""
+    lines = [m.content if m.role == "user" else f"[{m.role}] {m.content}" for m in messages if m.content.strip()]
+    return " ".join(" ".join(line.split()) for line in lines)
+
+
+def _prompt(request: str, response: str, evidence: str, labels: tuple[str, str]) -> str:
+    examples = "".join(f"Reply: {reply}\nVerdict:{labels[label]}\n" for reply, label in _EXAMPLES)
+    answer = " ".join(response.split())
+    return (
+        f"A user asked: {request}\nThe assistant answered: {answer}\n\n{_TASK}\n{examples}Reply: {evidence}\nVerdict:"
+    )

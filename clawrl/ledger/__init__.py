@@ -1,0 +1,43 @@
+"""The ledger of turns: `Ledger` and what it answers with. See `clawrl.ledger.store` for its promises."""
+
+from clawrl.ledger.database import LedgerFileError
+from clawrl.ledger.leases import StepTaken
+from clawrl.ledger.runs import FencedRun
+from clawrl.ledger.states import IllegalMove
+from clawrl.ledger.store import Ledger
+from clawrl.ledger.versions import VersionRefused
+from clawrl.ledger.views import (
+    Counts,
+    JudgeStats,
+    LeasedTurns,
+    Linked,
+    Pause,
+    Recorded,
+    Restored,
+    StepRow,
+    StepState,
+    Swept,
+    Transition,
+    TurnRow,
+)
+
+__all__ = [
+    "Counts",
+    "FencedRun",
+    "IllegalMove",
+    "JudgeStats",
+    "LeasedTurns",
+    "Ledger",
+    "LedgerFileError",
+    "Linked",
+    "Pause",
+    "Recorded",
+    "Restored",
+    "StepRow",
+    "StepState",
+    "StepTaken",
+    "Swept",
+    "Transition",
+    "TurnRow",
+    "VersionRefused",
+]

@@ -1,0 +1,119 @@
+"""The one path that text and token ids take to disk and back.
+
+Everything private that the ledger stores (messages, answers, token ids, log-probabilities, a judge's
+words) becomes bytes here and passes through a `Vault`, which a privacy layer may replace: it gets the
+owner with every blob, so that it can encrypt per owner, or forget one. Ids, hashes, states, counts and
+times stay readable.
+
+Arrays are little-endian int32 or float32 and are refused rather than cast when that would lose
+anything. JSON is ASCII, so that a lone surrogate in a client's text survives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from clawrl.messages import LogProbs, Message, SamplingParams, TokenIds, VersionSpan
+
+
+class Vault(Protocol):
+    """What happens to a private blob on its way to disk and back."""
+
+    def seal(self, owner: str, plain: bytes) -> bytes: ...
+
+    def unseal(self, owner: str, sealed: bytes) -> bytes: ...
+
+
+class PlainVault:
+    """Keeps blobs as they are."""
+
+    def seal(self, owner: str, plain: bytes) -> bytes:
+        return plain
+
+    def unseal(self, owner: str, sealed: bytes) -> bytes:
+        return sealed
+
+
+class Codec:
+    """Packs and unpacks private values for one owner at a time."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+
+    def pack_json(self, owner: str, value: Any) -> bytes:
+        return self._vault.seal(owner, json.dumps(value, separators=(",", ":")).encode("ascii"))
+
+    def unpack_json(self, owner: str, blob: bytes) -> Any:
+        return json.loads(self._vault.unseal(owner, blob))
+
+    def pack_messages(self, owner: str, messages: Iterable[Message]) -> bytes:
+        return self.pack_json(owner, [[m.role, m.content] for m in messages])
+
+    def unpack_messages(self, owner: str, blob: bytes) -> tuple[Message, ...]:
+        return tuple(Message(role=role, content=content) for role, content in self.unpack_json(owner, blob))
+
+    def pack_sampling(self, owner: str, sampling: SamplingParams) -> bytes:
+        # Stop strings are a client's words, hence not plain JSON.
+        return self.pack_json(
+            owner,
+            {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k,
+                "max_tokens": sampling.max_tokens,
+                "stop": list(sampling.stop),
+            },
+        )
+
+    def unpack_sampling(self, owner: str, blob: bytes) -> SamplingParams:
+        values = self.unpack_json(owner, blob)
+        return SamplingParams(**{**values, "stop": tuple(values["stop"])})
+
+    def pack_ids(self, owner: str, ids: TokenIds) -> bytes:
+        return self._vault.seal(owner, _flat_bytes(ids, "<i4"))
+
+    def unpack_ids(self, owner: str, blob: bytes) -> TokenIds:
+        return np.frombuffer(self._vault.unseal(owner, blob), dtype="<i4").astype(np.int32)
+
+    def pack_logps(self, owner: str, logps: LogProbs) -> bytes:
+        return self._vault.seal(owner, _flat_bytes(logps, "<f4"))
+
+    def unpack_logps(self, owner: str, blob: bytes) -> LogProbs:
+        return np.frombuffer(self._vault.unseal(owner, blob), dtype="<f4").astype(np.float32)
+
+
+def pack_spans(spans: Iterable[VersionSpan]) -> str:
+    return json.dumps([[s.start, s.end, s.version] for s in spans], separators=(",", ":"))
+
+
+def unpack_spans(text: str) -> tuple[VersionSpan, ...]:
+    return tuple(VersionSpan(start=start, end=end, version=version) for start, end, version in json.loads(text))
+
+
+def pack_stats(stats: Mapping[str, Any]) -> str:
+    """Figures as JSON. Never refuses: a step that was taken must not go unrecorded over one odd figure."""
+    return json.dumps({str(key): value for key, value in stats.items()}, default=_plain, separators=(",", ":"))
+
+
+def unpack_stats(text: str) -> dict[str, Any]:
+    stats: dict[str, Any] = json.loads(text)
+    return stats
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in value.items()}
+    return str(value)
+
+
+def _flat_bytes(values: npt.NDArray[Any], dtype: str) -> bytes:
+    if values.ndim != 1:
+        raise ValueError(f"token data of shape {values.shape} is not one row")
+    return values.astype(dtype, casting="safe", copy=False).tobytes()

@@ -1,0 +1,117 @@
+"""Figures for people: where every turn is, what the judge cost, what each step learned from.
+
+``recorded`` is a counter of its own, incremented on insert; the states are counted from the rows. That
+the two agree is therefore a finding, not a definition.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+
+from clawrl.ledger.codec import unpack_stats
+from clawrl.ledger.database import Database
+from clawrl.ledger.views import Counts, JudgeStats, StepRow, StepState, TurnRow
+from clawrl.messages import DropReason, TurnKind, TurnState, Verdict
+
+
+def count_up(db: Database, name: str, by: float = 1) -> None:
+    db.execute(
+        "INSERT INTO counters (name, value) VALUES (?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+        name,
+        by,
+    )
+
+
+def counter(db: Database, name: str) -> float:
+    value = db.scalar("SELECT value FROM counters WHERE name = ?", name)
+    return 0.0 if value is None else float(value)
+
+
+def counts(db: Database) -> Counts:
+    # One statement, so that the parts come from one moment even for a reader beside the writer.
+    by_state: Counter[TurnState] = Counter()
+    reasons: Counter[DropReason] = Counter()
+    recorded = 0
+    for row in db.rows(
+        "SELECT state, reason, count(*) AS n FROM turns GROUP BY state, reason"
+        " UNION ALL SELECT state, reason, n FROM pruned"
+        " UNION ALL SELECT NULL, NULL, value FROM counters WHERE name = 'recorded'"
+    ):
+        if row["state"] is None:
+            recorded = int(row["n"])
+            continue
+        by_state[TurnState(row["state"])] += row["n"]
+        if row["reason"]:
+            reasons[DropReason(row["reason"])] += row["n"]
+    return Counts(recorded=recorded, by_state=dict(by_state), dropped=dict(reasons))
+
+
+def active_sessions(db: Database) -> int:
+    """Sessions in which a turn awaits its evidence."""
+    return int(
+        db.scalar("SELECT count(*) FROM (SELECT DISTINCT owner, session FROM turns WHERE state = 'awaiting_next')")
+    )
+
+
+def judge_stats(db: Database) -> JudgeStats:
+    judged, abstained = int(counter(db, "judged")), int(counter(db, "abstained"))
+    answers = judged + abstained
+    return JudgeStats(
+        judged=judged, abstained=abstained, mean_seconds=counter(db, "judge_seconds") / answers if answers else 0.0
+    )
+
+
+def turn_rows(
+    db: Database, limit: int, state: TurnState | None, session: str | None, owner: str | None, before_seq: int | None
+) -> list[TurnRow]:
+    """The newest turns first; ``before_seq`` pages on."""
+    wanted = {"t.state = ?": state, "t.session = ?": session, "t.owner = ?": owner, "t.seq < ?": before_seq}
+    given = {clause: value for clause, value in wanted.items() if value is not None}
+    rows = db.rows(
+        "SELECT t.*, a.parent, j.verdict, j.opinion FROM turns t JOIN arrivals a USING (turn_id)"
+        f" LEFT JOIN judgements j USING (turn_id) WHERE {' AND '.join(given) or '1'} ORDER BY t.seq DESC LIMIT ?",
+        *given.values(),
+        limit,
+    )
+    return [_turn_row(db, row) for row in rows]
+
+
+def step_rows(db: Database, limit: int) -> list[StepRow]:
+    """The newest steps first."""
+    return [
+        StepRow(
+            run_id=row["run_id"],
+            step=row["step"],
+            state=StepState(row["state"]),
+            turns=row["turns"],
+            reward_mean=row["reward_mean"],
+            stats=unpack_stats(row["stats"]),
+            at=row["at"],
+        )
+        for row in db.rows("SELECT * FROM steps ORDER BY id DESC LIMIT ?", limit)
+    ]
+
+
+def _turn_row(db: Database, row: sqlite3.Row) -> TurnRow:
+    opinion = None if row["opinion"] is None else db.codec.unpack_json(row["owner"], row["opinion"])
+    return TurnRow(
+        seq=row["seq"],
+        turn_id=row["turn_id"],
+        owner=row["owner"],
+        session=row["session"],
+        parent=row["parent"],
+        kind=TurnKind(row["kind"]),
+        state=TurnState(row["state"]),
+        drop_reason=None if row["reason"] is None else DropReason(row["reason"]),
+        step=row["step"],
+        oldest_version=row["oldest_version"],
+        newest_version=row["newest_version"],
+        prompt_tokens=row["prompt_tokens"],
+        response_tokens=row["response_tokens"],
+        finished_at=row["finished_at"],
+        state_at=row["state_at"],
+        verdict=None if row["verdict"] is None else Verdict(row["verdict"]),
+        score=None if opinion is None else opinion["score"],
+    )

@@ -1,0 +1,103 @@
+"""One SQLite connection: how it is opened, how a commit is bounded.
+
+WAL with ``synchronous=NORMAL``: what is committed survives ``kill -9`` of the process (a power cut may
+take the last commits with it). Used by one thread at a time, not always the same one.
+
+`Database.transaction` nests: the outermost commits, inner ones are savepoints, so that one refused
+operation inside a batch leaves no half of itself behind and does not take the batch down.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from clawrl.ledger.codec import Codec
+from clawrl.ledger.schema import SCHEMA_VERSION, TABLES
+
+
+class LedgerFileError(RuntimeError):
+    """The file is not a ledger that this release can use, or its transaction was lost."""
+
+
+class Database:
+    """The connection, the clock and the codec that every part of the ledger shares."""
+
+    def __init__(self, path: Path, codec: Codec, clock: Callable[[], float]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Conversations lie in here: readable by this user only. The -wal and -shm files inherit the mode.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self.path = path
+        self.codec = codec
+        self.clock = clock
+        self._depth = 0
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+        self._connection.row_factory = sqlite3.Row
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "journal_size_limit=67108864", "temp_store=MEMORY"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        self._create_or_check()
+
+    def _create_or_check(self) -> None:
+        with self.transaction():
+            found = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+            if found == 0:
+                for statement in TABLES.split(";"):
+                    if statement.strip():
+                        self._connection.execute(statement)
+                self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            elif found != SCHEMA_VERSION:
+                raise LedgerFileError(
+                    f"{self.path} has ledger format {found}, this release reads {SCHEMA_VERSION}: move the file away"
+                )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of what happens inside, or nothing of it."""
+        depth = self._depth
+        if depth and not self._connection.in_transaction:
+            # SQLite itself rolled back (a full disk): what came before in this batch is gone.
+            raise LedgerFileError("the surrounding transaction was rolled back")
+        self._connection.execute("BEGIN IMMEDIATE" if depth == 0 else f"SAVEPOINT level{depth}")
+        self._depth = depth + 1
+        try:
+            yield
+            if depth == 0 and not self._connection.in_transaction:
+                raise LedgerFileError("the transaction was rolled back")
+            self._connection.execute("COMMIT" if depth == 0 else f"RELEASE level{depth}")
+        except BaseException:
+            if self._connection.in_transaction:
+                if depth:
+                    self._connection.execute(f"ROLLBACK TO level{depth}")
+                    self._connection.execute(f"RELEASE level{depth}")
+                else:
+                    self._connection.execute("ROLLBACK")
+            raise
+        finally:
+            self._depth = depth
+
+    def execute(self, sql: str, *values: Any) -> int:
+        """Runs one statement; returns how many rows it changed."""
+        return self._connection.execute(sql, values).rowcount
+
+    def one(self, sql: str, *values: Any) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = self._connection.execute(sql, values).fetchone()
+        return row
+
+    def rows(self, sql: str, *values: Any) -> list[sqlite3.Row]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def scalar(self, sql: str, *values: Any) -> Any:
+        """The first column of the first row, ``None`` without one."""
+        row = self.one(sql, *values)
+        return None if row is None else row[0]
+
+    def trace(self, listener: Callable[[str], None] | None) -> None:
+        """Reports every statement that runs, for whoever wants to know what a call costs."""
+        self._connection.set_trace_callback(listener)
+
+    def close(self) -> None:
+        self._connection.close()

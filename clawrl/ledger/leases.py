@@ -1,0 +1,182 @@
+"""Lending judged turns to the trainer, one lease for one optimizer step.
+
+A lease is on disk, with its step and deadline, before anybody sees it. Its life: ``open`` (expires),
+``confirmed`` (the fence right before the optimizer step; does not expire), ``applied``; or ``closed``
+when it expired, ran empty, or its run was replaced. Only the newest registered run may hold one. A
+trainer that dies after ``confirm`` leaves the question open; `clawrl.ledger.runs.restored` answers it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from clawrl.ledger import judgements, turns
+from clawrl.ledger.codec import pack_stats
+from clawrl.ledger.database import Database
+from clawrl.ledger.judgements import paused
+from clawrl.ledger.moves import move
+from clawrl.ledger.runs import FencedRun, current_run, settle
+from clawrl.ledger.states import QUEUED, dropped, held
+from clawrl.ledger.views import LeasedTurns
+from clawrl.messages import DropReason, TurnId, TurnState
+
+
+class StepTaken(ValueError):
+    """A lease was asked for a step that the run has already taken or restored."""
+
+
+def lease(
+    db: Database, run_id: str, step: int, limit: int, minimum: int, now: float, timeout_s: float, min_version: int
+) -> LeasedTurns | None:
+    run = current_run(db)
+    if run is None or run["run_id"] != run_id:
+        raise FencedRun(f"run {run_id} is not the current one: it must report what it restored first")
+    if not 1 <= minimum <= limit:
+        raise ValueError(f"a lease of at least {minimum} and at most {limit} turns")
+    expire(db, now)
+    if paused(db) is not None:
+        return None
+    # The reply to an earlier call may have been lost: the same question has the same answer.
+    live = db.one(
+        "SELECT * FROM leases WHERE run_id = ? AND step = ? AND status IN ('open', 'confirmed')", run_id, step
+    )
+    if live is not None:
+        again = _leased(db, live)
+        if again.turns:
+            return again
+        _set_status(db, live["lease_id"], "closed")
+    if step <= run["taken_step"]:
+        raise StepTaken(f"run {run_id} asks for step {step}, but step {run['taken_step']} is behind it")
+    _drop_stale(db, min_version)
+    chosen = db.rows("SELECT turn_id FROM turns WHERE state = 'queued' ORDER BY seq LIMIT ?", limit)
+    if len(chosen) < minimum:
+        return None
+    lease_id = uuid.uuid4().hex
+    db.execute(
+        "INSERT INTO leases (lease_id, run_id, step, deadline, status) VALUES (?, ?, ?, ?, 'open')",
+        lease_id,
+        run_id,
+        step,
+        now + timeout_s,
+    )
+    for row in chosen:
+        move(db, row["turn_id"], held(TurnState.LEASED, step, lease_id))
+    given = _find(db, lease_id)
+    assert given is not None
+    return _leased(db, given)
+
+
+def confirm(db: Database, lease_id: str, run_id: str, now: float) -> bool:
+    """True exactly if the optimizer step of this lease may be taken now."""
+    lent = _of_current_run(db, lease_id, run_id)
+    if lent is None or lent["status"] not in ("open", "confirmed"):
+        return False
+    if lent["status"] == "open":
+        if now > lent["deadline"]:
+            return False
+        _set_status(db, lease_id, "confirmed")
+    return True
+
+
+def applied(db: Database, lease_id: str, run_id: str, stats: Mapping[str, Any]) -> bool:
+    """The confirmed lease's step is in the trainer's weights."""
+    lent = _of_current_run(db, lease_id, run_id)
+    if lent is None or lent["status"] not in ("confirmed", "applied"):
+        return False
+    if lent["status"] == "applied":
+        return True
+    apply(db, lent, stats)
+    step = lent["step"]
+    db.execute("UPDATE runs SET taken_step = max(taken_step, ?) WHERE run_id = ?", step, run_id)
+    checkpointed = db.scalar("SELECT checkpointed_step FROM runs WHERE run_id = ?", run_id)
+    if step <= checkpointed:
+        # The checkpoint's report overtook this one.
+        settle(db, step)
+    return True
+
+
+def apply(db: Database, lent: sqlite3.Row, stats: Mapping[str, Any]) -> None:
+    """Moves what is left of a lease to ``applied`` and writes its step down."""
+    lease_id, step = lent["lease_id"], lent["step"]
+    learned = db.rows(
+        "SELECT turn_id, verdict FROM turns JOIN judgements USING (turn_id)"
+        " WHERE state = 'leased' AND lease_id = ? ORDER BY seq",
+        lease_id,
+    )
+    for row in learned:
+        move(db, row["turn_id"], held(TurnState.APPLIED, step, lease_id))
+    rewards = [row["verdict"] for row in learned]
+    db.execute(
+        "INSERT OR REPLACE INTO steps (run_id, step, state, turns, reward_mean, stats, at)"
+        " VALUES (?, ?, 'applied', ?, ?, ?, ?)",
+        lent["run_id"],
+        step,
+        len(learned),
+        sum(rewards) / len(rewards) if rewards else None,
+        pack_stats(stats),
+        db.clock(),
+    )
+    _set_status(db, lease_id, "applied")
+
+
+def expire(db: Database, now: float) -> int:
+    """Turns of unconfirmed leases past their deadline go back to the queue; returns how many."""
+    overdue = db.rows("SELECT lease_id FROM leases WHERE status = 'open' AND deadline < ?", now)
+    return sum(give_back(db, row["lease_id"], "lease expired") for row in overdue)
+
+
+def give_back(db: Database, lease_id: str, why: str) -> int:
+    """Closes a lease; what it still holds goes back to the queue, in its old order."""
+    lent = db.rows("SELECT turn_id FROM turns WHERE state = 'leased' AND lease_id = ?", lease_id)
+    for row in lent:
+        move(db, row["turn_id"], QUEUED, why)
+    _set_status(db, lease_id, "closed")
+    return len(lent)
+
+
+def drop_leased(db: Database, lease_id: str, turn_id: TurnId, reason: DropReason) -> bool:
+    """Takes one turn out of a lease for good; false if the lease no longer holds it."""
+    if not db.scalar("SELECT 1 FROM turns WHERE turn_id = ? AND state = 'leased' AND lease_id = ?", turn_id, lease_id):
+        return False
+    move(db, turn_id, dropped(reason))
+    return True
+
+
+def _drop_stale(db: Database, min_version: int) -> None:
+    for row in db.rows(
+        "SELECT turn_id, oldest_version FROM turns WHERE state = 'queued' AND oldest_version < ?", min_version
+    ):
+        move(db, row["turn_id"], dropped(DropReason.STALE), f"version {row['oldest_version']} < {min_version}")
+
+
+def _find(db: Database, lease_id: str) -> sqlite3.Row | None:
+    return db.one("SELECT * FROM leases WHERE lease_id = ?", lease_id)
+
+
+def _of_current_run(db: Database, lease_id: str, run_id: str) -> sqlite3.Row | None:
+    run = current_run(db)
+    if run is None or run["run_id"] != run_id:
+        return None
+    return db.one("SELECT * FROM leases WHERE lease_id = ? AND run_id = ?", lease_id, run_id)
+
+
+def _set_status(db: Database, lease_id: str, status: str) -> None:
+    db.execute("UPDATE leases SET status = ? WHERE lease_id = ?", status, lease_id)
+
+
+def _leased(db: Database, lent: sqlite3.Row) -> LeasedTurns:
+    pairs = []
+    for turn in turns.load_leased(db, lent["lease_id"]):
+        judgement = judgements.load(db, turn.turn_id)
+        assert judgement is not None
+        pairs.append((turn, judgement))
+    return LeasedTurns(
+        lease_id=lent["lease_id"],
+        run_id=lent["run_id"],
+        step=lent["step"],
+        deadline=lent["deadline"],
+        turns=tuple(pairs),
+    )

@@ -1,0 +1,161 @@
+"""Which turn a request continues, and what that proves about it.
+
+A request continues the turn whose ``reply_hash`` is its ``prefix_hash``: within the named session, or
+among the anonymous turns of the same owner. One awaiting turn receives evidence once, from the first
+``main`` request that brings new messages; everything after that is a branch, linked but mute. So is a
+second request with the same body, even if another turn with the same words already waited when the
+first one came: it is a retry, not a second opinion.
+
+Anonymous requests that continue nothing get a session of their own each; nothing pools them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+
+from clawrl.ledger.database import Database
+from clawrl.ledger.moves import move
+from clawrl.ledger.states import JUDGING
+from clawrl.ledger.views import Linked
+from clawrl.messages import Arrival, JudgeRequest, TurnId, TurnKind
+
+
+def arrive(db: Database, arrival: Arrival) -> Linked:
+    known = db.one("SELECT session, parent FROM arrivals WHERE turn_id = ?", arrival.turn_id)
+    if known is not None:
+        return Linked(session=known["session"], parent=known["parent"], to_judge=None)
+    awaiting, parent = _parents(db, arrival)
+    if arrival.session is not None:
+        session = arrival.session
+    elif parent is not None:
+        session = parent["session"]
+    else:
+        session = f"anonymous-{uuid.uuid4().hex}"
+    _store(db, arrival, session, None if parent is None else parent["turn_id"])
+    to_judge = None
+    if awaiting is not None and arrival.kind is TurnKind.MAIN and arrival.new_messages:
+        to_judge = deliver(db, awaiting["turn_id"], arrival.turn_id)
+    return Linked(session=session, parent=None if parent is None else parent["turn_id"], to_judge=to_judge)
+
+
+def deliver(db: Database, parent: TurnId, child: TurnId) -> JudgeRequest:
+    """The child's new messages become the parent's evidence, and the parent a case for the judge."""
+    # Copied as sealed bytes: parent and child have one owner.
+    db.execute(
+        "INSERT INTO evidence (turn_id, from_turn, messages)"
+        " SELECT ?, turn_id, new_messages FROM arrivals WHERE turn_id = ?",
+        parent,
+        child,
+    )
+    move(db, parent, JUDGING, f"by {child}")
+    request = judge_request(db, parent)
+    assert request is not None
+    return request
+
+
+def adopt_orphan(db: Database, turn_id: TurnId) -> JudgeRequest | None:
+    """Evidence that came before its turn did (a turn taken in late from a journal) is delivered now."""
+    turn = db.one("SELECT owner, session, implicit, reply_hash, started_at FROM turns WHERE turn_id = ?", turn_id)
+    assert turn is not None
+    orphan = db.one(
+        "SELECT turn_id, messages_hash FROM arrivals WHERE owner = ? AND prefix_hash = ? AND parent IS NULL"
+        " AND implicit = ? AND (implicit = 1 OR session = ?) AND arrived_at >= ?"
+        " AND kind = 'main' AND new_count > 0 AND turn_id != ? ORDER BY arrived_at LIMIT 1",
+        turn["owner"],
+        turn["reply_hash"],
+        turn["implicit"],
+        turn["session"],
+        turn["started_at"],
+        turn_id,
+    )
+    if orphan is None:
+        return None
+    # The orphan's retries and, in a named session, its siblings are branches of the same parent.
+    db.execute(
+        "UPDATE arrivals SET parent = ? WHERE owner = ? AND prefix_hash = ? AND parent IS NULL AND implicit = ?"
+        " AND ((implicit = 1 AND messages_hash = ?) OR (implicit = 0 AND session = ?)) AND arrived_at >= ?",
+        turn_id,
+        turn["owner"],
+        turn["reply_hash"],
+        turn["implicit"],
+        orphan["messages_hash"],
+        turn["session"],
+        turn["started_at"],
+    )
+    return deliver(db, turn_id, orphan["turn_id"])
+
+
+def judge_request(db: Database, turn_id: TurnId) -> JudgeRequest | None:
+    """What a judge is shown about this turn; ``None`` until there is evidence."""
+    row = db.one(
+        "SELECT a.owner, a.new_messages, p.response_text, e.messages FROM evidence e"
+        " JOIN arrivals a USING (turn_id) JOIN payloads p USING (turn_id) WHERE e.turn_id = ?",
+        turn_id,
+    )
+    if row is None:
+        return None
+    owner = row["owner"]
+    return JudgeRequest(
+        turn_id=turn_id,
+        request=db.codec.unpack_messages(owner, row["new_messages"]),
+        response=db.codec.unpack_json(owner, row["response_text"]),
+        evidence=db.codec.unpack_messages(owner, row["messages"]),
+    )
+
+
+def _parents(db: Database, arrival: Arrival) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
+    """The turn that this request is evidence for, and the turn that it continues.
+
+    The first is the second, or ``None``. Of several candidates the oldest that still awaits evidence
+    wins, else the newest. After an earlier request with the same body only a turn that was recorded
+    since can be a new conversation; without one this is a retry and goes where the earlier one went.
+    """
+    if arrival.prefix_hash is None:
+        return None, None
+    same_session = "implicit = 1" if arrival.session is None else "session = ?"
+    session = () if arrival.session is None else (arrival.session,)
+    earlier = db.one(
+        "SELECT parent, noted_at FROM arrivals WHERE owner = ? AND messages_hash = ? AND implicit = ?"
+        " AND (implicit = 1 OR session = ?) AND parent IS NOT NULL AND kind = 'main' ORDER BY noted_at DESC LIMIT 1",
+        arrival.owner,
+        arrival.messages_hash,
+        arrival.session is None,
+        arrival.session,
+    )
+    select = f"SELECT turn_id, session FROM turns WHERE owner = ? AND reply_hash = ? AND {same_session}"
+    values = (arrival.owner, arrival.prefix_hash, *session)
+    since = None if earlier is None else earlier["noted_at"]
+    awaiting = db.one(
+        f"{select} AND state = 'awaiting_next' AND recorded_at > coalesce(?, recorded_at - 1) ORDER BY seq LIMIT 1",
+        *values,
+        since,
+    )
+    if awaiting is not None:
+        return awaiting, awaiting
+    known = (
+        None if earlier is None else db.one("SELECT turn_id, session FROM turns WHERE turn_id = ?", earlier["parent"])
+    )
+    return None, known or db.one(f"{select} ORDER BY seq DESC LIMIT 1", *values)
+
+
+def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None) -> None:
+    db.execute(
+        "INSERT INTO arrivals (turn_id, owner, session, implicit, parent, kind, prefix_hash, messages_hash,"
+        " new_messages, new_count, ends_session, may_train, arrived_at, noted_at)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        arrival.turn_id,
+        arrival.owner,
+        session,
+        arrival.session is None,
+        parent,
+        arrival.kind,
+        arrival.prefix_hash,
+        arrival.messages_hash,
+        db.codec.pack_messages(arrival.owner, arrival.new_messages),
+        len(arrival.new_messages),
+        arrival.ends_session,
+        arrival.may_train,
+        arrival.arrived_at,
+        db.clock(),
+    )

@@ -1,0 +1,56 @@
+"""The only writer of a turn's state. Each move is checked, made and logged in the caller's transaction."""
+
+from __future__ import annotations
+
+from clawrl.ledger.database import Database
+from clawrl.ledger.states import IllegalMove, Place, check_move
+from clawrl.ledger.views import Transition
+from clawrl.messages import TurnId, TurnState
+
+
+def move(db: Database, turn_id: TurnId, place: Place, detail: str = "") -> None:
+    """Moves a recorded turn, or refuses with `IllegalMove`."""
+    source = state_of(db, turn_id)
+    if source is None:
+        raise IllegalMove(f"turn {turn_id} is not recorded")
+    check_move(turn_id, source, place.state)
+    now = db.clock()
+    db.execute(
+        "UPDATE turns SET state = ?, reason = ?, step = ?, lease_id = ?, state_at = ? WHERE turn_id = ?",
+        place.state,
+        place.reason,
+        place.step,
+        place.lease_id,
+        now,
+        turn_id,
+    )
+    log(db, turn_id, source, place, detail)
+
+
+def log(db: Database, turn_id: TurnId, source: TurnState | None, place: Place, detail: str = "") -> None:
+    db.execute(
+        "INSERT INTO transitions (turn_id, from_state, to_state, detail, at) VALUES (?, ?, ?, ?, ?)",
+        turn_id,
+        source,
+        place.state,
+        " ".join(part for part in (place.detail, detail) if part),
+        db.clock(),
+    )
+
+
+def state_of(db: Database, turn_id: TurnId) -> TurnState | None:
+    found = db.scalar("SELECT state FROM turns WHERE turn_id = ?", turn_id)
+    return None if found is None else TurnState(found)
+
+
+def transitions(db: Database, turn_id: TurnId) -> list[Transition]:
+    return [
+        Transition(
+            turn_id=turn_id,
+            source=None if row["from_state"] is None else TurnState(row["from_state"]),
+            target=TurnState(row["to_state"]),
+            detail=row["detail"],
+            at=row["at"],
+        )
+        for row in db.rows("SELECT * FROM transitions WHERE turn_id = ? ORDER BY id", turn_id)
+    ]

@@ -1,0 +1,171 @@
+"""The tables, and what may be written in them.
+
+``turns`` is narrow and indexed by state; what is wide or private lies in ``arrivals``, ``payloads``,
+``evidence`` and ``judgements`` under the same turn id. ``transitions`` is append-only. The partial
+indices hold only the rows that a hot query wants, so that finished turns cost it nothing.
+
+The CHECK constraints say in SQL what `clawrl.ledger.states.Place` says in Python.
+"""
+
+SCHEMA_VERSION = 1
+
+TABLES = """
+CREATE TABLE arrivals (
+    turn_id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    session TEXT NOT NULL,
+    implicit INTEGER NOT NULL,
+    parent TEXT,
+    kind TEXT NOT NULL,
+    prefix_hash TEXT,
+    messages_hash TEXT NOT NULL,
+    new_messages BLOB NOT NULL,
+    new_count INTEGER NOT NULL,
+    ends_session INTEGER NOT NULL,
+    may_train INTEGER NOT NULL,
+    arrived_at REAL NOT NULL,
+    noted_at REAL NOT NULL,
+    recorded INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX arrivals_by_body ON arrivals (owner, messages_hash, implicit, noted_at)
+    WHERE parent IS NOT NULL AND kind = 'main';
+CREATE INDEX arrivals_orphaned ON arrivals (owner, prefix_hash, implicit, arrived_at)
+    WHERE parent IS NULL AND prefix_hash IS NOT NULL;
+CREATE INDEX arrivals_unrecorded ON arrivals (noted_at) WHERE recorded = 0;
+
+CREATE TABLE turns (
+    seq INTEGER PRIMARY KEY,
+    turn_id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    session TEXT NOT NULL,
+    implicit INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    reply_hash TEXT NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT,
+    step INTEGER,
+    lease_id TEXT,
+    oldest_version INTEGER,
+    newest_version INTEGER,
+    prompt_tokens INTEGER NOT NULL,
+    response_tokens INTEGER NOT NULL,
+    finish_reason TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    finished_at REAL NOT NULL,
+    replica TEXT NOT NULL,
+    overridden INTEGER NOT NULL,
+    recorded_at REAL NOT NULL,
+    state_at REAL NOT NULL,
+    CHECK ((state = 'dropped') = (reason IS NOT NULL)),
+    CHECK ((state IN ('leased', 'applied', 'trained')) = (step IS NOT NULL)),
+    CHECK ((step IS NULL) = (lease_id IS NULL))
+);
+CREATE INDEX turns_by_state ON turns (state, reason);
+CREATE INDEX turns_by_session ON turns (owner, session, reply_hash, seq);
+CREATE INDEX turns_anonymous ON turns (owner, reply_hash, seq) WHERE implicit = 1;
+CREATE INDEX turns_anonymous_awaiting ON turns (owner, reply_hash, seq)
+    WHERE implicit = 1 AND state = 'awaiting_next';
+CREATE INDEX turns_awaiting ON turns (state_at) WHERE state = 'awaiting_next';
+CREATE INDEX turns_awaiting_session ON turns (owner, session) WHERE state = 'awaiting_next';
+CREATE INDEX turns_judging ON turns (seq) WHERE state = 'judging';
+CREATE INDEX turns_judged ON turns (seq) WHERE state = 'judged';
+CREATE INDEX turns_queued ON turns (seq) WHERE state = 'queued';
+CREATE INDEX turns_queued_version ON turns (oldest_version) WHERE state = 'queued';
+CREATE INDEX turns_leased ON turns (lease_id, seq) WHERE state = 'leased';
+CREATE INDEX turns_applied ON turns (step) WHERE state = 'applied';
+CREATE INDEX turns_held ON turns (step) WHERE step IS NOT NULL;
+CREATE INDEX turns_finished ON turns (seq) WHERE state IN ('trained', 'dropped');
+
+CREATE TABLE payloads (
+    turn_id TEXT PRIMARY KEY,
+    response_text BLOB NOT NULL,
+    prompt_ids BLOB NOT NULL,
+    response_ids BLOB NOT NULL,
+    response_logps BLOB NOT NULL,
+    spans TEXT NOT NULL,
+    sampling BLOB NOT NULL
+);
+
+CREATE TABLE evidence (
+    turn_id TEXT PRIMARY KEY,
+    from_turn TEXT NOT NULL,
+    messages BLOB NOT NULL
+);
+
+CREATE TABLE judgements (
+    turn_id TEXT PRIMARY KEY,
+    verdict INTEGER CHECK (verdict IN (-1, 0, 1)),
+    votes TEXT NOT NULL,
+    judge TEXT NOT NULL,
+    opinion BLOB NOT NULL
+);
+
+CREATE TABLE transitions (
+    id INTEGER PRIMARY KEY,
+    turn_id TEXT NOT NULL,
+    from_state TEXT,
+    to_state TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    at REAL NOT NULL
+);
+CREATE INDEX transitions_by_turn ON transitions (turn_id, id);
+
+CREATE TABLE leases (
+    id INTEGER PRIMARY KEY,
+    lease_id TEXT NOT NULL UNIQUE,
+    run_id TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    deadline REAL NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('open', 'confirmed', 'applied', 'closed'))
+);
+CREATE UNIQUE INDEX leases_live ON leases (run_id, step) WHERE status IN ('open', 'confirmed');
+CREATE INDEX leases_open ON leases (deadline) WHERE status = 'open';
+
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL UNIQUE,
+    restored_step INTEGER NOT NULL,
+    taken_step INTEGER NOT NULL,
+    checkpointed_step INTEGER NOT NULL,
+    at REAL NOT NULL
+);
+
+CREATE TABLE steps (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('applied', 'trained', 'undone')),
+    turns INTEGER NOT NULL,
+    reward_mean REAL,
+    stats TEXT NOT NULL,
+    at REAL NOT NULL,
+    UNIQUE (run_id, step)
+);
+CREATE INDEX steps_by_step ON steps (step);
+CREATE INDEX steps_applied ON steps (step) WHERE state = 'applied';
+
+CREATE TABLE versions (
+    version INTEGER PRIMARY KEY,
+    step INTEGER NOT NULL,
+    snapshot TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    published_at REAL NOT NULL,
+    stats TEXT NOT NULL
+);
+
+CREATE TABLE pause (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at REAL NOT NULL
+);
+
+CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE pruned (
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    PRIMARY KEY (state, reason)
+) WITHOUT ROWID;
+"""

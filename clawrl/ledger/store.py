@@ -1,0 +1,229 @@
+"""The durable truth about turns: what was served, what came after, what was judged, leased and trained.
+
+`Ledger` is plain synchronous Python around one SQLite file, for one thread at a time. Every operation
+is atomic, and repeating one that already happened changes nothing, so a caller that lost a reply asks
+again. Once an operation (or the `transaction` around it) has returned, ``kill -9`` does not undo it.
+Operations inside ``transaction()`` commit together; one that raises undoes only itself.
+
+After a restart: `awaiting_judgement` lists the cases that a judge still owes; a trainer reports
+`restored`; everything else is simply there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Self
+
+from clawrl.ledger import counts, judgements, leases, linking, moves, restore, runs, turns, upkeep, versions
+from clawrl.ledger.codec import Codec, PlainVault, Vault
+from clawrl.ledger.config import LedgerConfig
+from clawrl.ledger.database import Database
+from clawrl.ledger.views import (
+    Counts,
+    JudgeStats,
+    LeasedTurns,
+    Linked,
+    Pause,
+    Recorded,
+    Restored,
+    StepRow,
+    Swept,
+    Transition,
+    TurnRow,
+)
+from clawrl.messages import (
+    Arrival,
+    DropReason,
+    Judgement,
+    JudgeRequest,
+    PolicyVersion,
+    Turn,
+    TurnId,
+    TurnState,
+)
+
+
+class Ledger:
+    """The ledger in the file at ``path``, made if it is not there."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        config: LedgerConfig,
+        *,
+        clock: Callable[[], float] = time.time,
+        vault: Vault | None = None,
+    ) -> None:
+        self._config = config
+        self._db = Database(Path(path), Codec(vault or PlainVault()), clock)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return self._db.transaction()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Turns and their evidence.
+
+    def arrive(self, arrival: Arrival) -> Linked:
+        """Links a request before it is generated; hands out its parent's case once, if it proves something."""
+        with self.transaction():
+            return linking.arrive(self._db, arrival)
+
+    def record(self, turn: Turn, drop: DropReason | None = None) -> Recorded:
+        """Stores a served turn, once; with a reason it is dropped at once instead of awaiting evidence."""
+        with self.transaction():
+            return turns.record(self._db, turn, drop)
+
+    def judge_request(self, turn_id: TurnId) -> JudgeRequest | None:
+        return linking.judge_request(self._db, turn_id)
+
+    def awaiting_judgement(self, limit: int | None = None) -> list[JudgeRequest]:
+        return judgements.awaiting_judgement(self._db, limit)
+
+    def judged(self, judgement: Judgement, drop: DropReason | None = None) -> bool:
+        """Stores a verdict and moves the turn on; false if it was not waiting for one."""
+        with self.transaction():
+            return judgements.judged(self._db, judgement, drop)
+
+    # Submission.
+
+    def pause(self, by: str, reason: str) -> Pause:
+        with self.transaction():
+            return judgements.pause(self._db, by, reason)
+
+    def paused(self) -> Pause | None:
+        return judgements.paused(self._db)
+
+    def resume(self) -> int:
+        with self.transaction():
+            return judgements.resume(self._db)
+
+    # Leases, steps and checkpoints.
+
+    def lease(
+        self,
+        run_id: str,
+        step: int,
+        limit: int,
+        *,
+        now: float,
+        timeout_s: float,
+        min_version: int = 0,
+        minimum: int | None = None,
+    ) -> LeasedTurns | None:
+        """Lends the oldest queued turns, ``minimum`` (by default ``limit``) or more of them; else ``None``.
+
+        Raises `FencedRun` for a run that is not the current one, `StepTaken` for a step behind it.
+        """
+        with self.transaction():
+            at_least = limit if minimum is None else minimum
+            return leases.lease(self._db, run_id, step, limit, at_least, now, timeout_s, min_version)
+
+    def confirm(self, lease_id: str, run_id: str, now: float) -> bool:
+        """The fence: take the optimizer step only if this is true."""
+        with self.transaction():
+            return leases.confirm(self._db, lease_id, run_id, now)
+
+    def applied(self, lease_id: str, run_id: str, stats: Mapping[str, Any]) -> bool:
+        """The step of a confirmed lease was taken; false if the lease or its run is void."""
+        with self.transaction():
+            return leases.applied(self._db, lease_id, run_id, stats)
+
+    def drop_leased(self, lease_id: str, turn_id: TurnId, reason: DropReason) -> bool:
+        with self.transaction():
+            return leases.drop_leased(self._db, lease_id, turn_id, reason)
+
+    def expire_leases(self, now: float) -> int:
+        """How many turns of overdue, unconfirmed leases went back to the queue."""
+        with self.transaction():
+            return leases.expire(self._db, now)
+
+    def checkpointed(self, run_id: str, step: int) -> bool:
+        with self.transaction():
+            return runs.checkpointed(self._db, run_id, step)
+
+    def restored(self, run_id: str, step: int) -> Restored:
+        """A new run starts from a checkpoint that includes steps up to ``step``; earlier runs are fenced off."""
+        with self.transaction():
+            return restore.restored(self._db, run_id, step)
+
+    # Policy versions.
+
+    def current_version(self) -> PolicyVersion | None:
+        return versions.current_version(self._db)
+
+    def next_version(self) -> int:
+        """Reserves a version number, never handed out before."""
+        with self.transaction():
+            return versions.next_version(self._db)
+
+    def commit_version(self, version: PolicyVersion) -> bool:
+        """Makes a version current; raises `VersionRefused` unless it is newer than the current one."""
+        with self.transaction():
+            return versions.commit_version(self._db, version)
+
+    def annotate_version(self, version: int, stats: Mapping[str, Any]) -> None:
+        """Replaces a version's stats with what was learned since it was decided."""
+        with self.transaction():
+            versions.annotate_version(self._db, version, stats)
+
+    def versions(self, limit: int = 100) -> list[PolicyVersion]:
+        return versions.versions(self._db, limit)
+
+    # Upkeep.
+
+    def sweep(self, now: float) -> Swept:
+        with self.transaction():
+            return upkeep.sweep(self._db, self._config, now)
+
+    def prune(self) -> int:
+        """Deletes old finished turns, at most a batch; call again while it returns more than nothing."""
+        with self.transaction():
+            return upkeep.prune(self._db, self._config)
+
+    # Looking.
+
+    def counts(self) -> Counts:
+        return counts.counts(self._db)
+
+    def active_sessions(self) -> int:
+        return counts.active_sessions(self._db)
+
+    def judge_stats(self) -> JudgeStats:
+        return counts.judge_stats(self._db)
+
+    def steps(self, limit: int = 100) -> list[StepRow]:
+        return counts.step_rows(self._db, limit)
+
+    def turn(self, turn_id: TurnId) -> Turn | None:
+        return turns.load(self._db, turn_id)
+
+    def state(self, turn_id: TurnId) -> TurnState | None:
+        return moves.state_of(self._db, turn_id)
+
+    def judgement(self, turn_id: TurnId) -> Judgement | None:
+        return judgements.load(self._db, turn_id)
+
+    def turns(
+        self,
+        limit: int = 100,
+        *,
+        state: TurnState | None = None,
+        session: str | None = None,
+        owner: str | None = None,
+        before_seq: int | None = None,
+    ) -> list[TurnRow]:
+        return counts.turn_rows(self._db, limit, state, session, owner, before_seq)
+
+    def transitions(self, turn_id: TurnId) -> list[Transition]:
+        return moves.transitions(self._db, turn_id)

@@ -1,0 +1,143 @@
+"""Served turns: how one is written, how one is read back bit for bit.
+
+A turn is inserted once; a second record of the same id changes nothing. Its request is linked first if
+the ingress had not announced it, so evidence for the parent is never lost to the order of two calls.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from clawrl.ledger.codec import pack_spans, unpack_spans
+from clawrl.ledger.counts import count_up
+from clawrl.ledger.database import Database
+from clawrl.ledger.linking import adopt_orphan, arrive
+from clawrl.ledger.moves import log, move
+from clawrl.ledger.states import AWAITING_NEXT, SERVED, check_move, dropped
+from clawrl.ledger.views import Recorded
+from clawrl.messages import Arrival, DropReason, FinishReason, JudgeRequest, Turn, TurnId, TurnKind
+
+_TURN = (
+    "SELECT t.*, a.parent, a.prefix_hash, a.messages_hash, a.new_messages, a.ends_session, a.may_train, a.arrived_at,"
+    " p.response_text, p.prompt_ids, p.response_ids, p.response_logps, p.spans, p.sampling"
+    " FROM turns t JOIN arrivals a USING (turn_id) JOIN payloads p USING (turn_id)"
+)
+
+
+def record(db: Database, turn: Turn, drop: DropReason | None) -> Recorded:
+    if turn.turn_id != turn.arrival.turn_id:
+        raise ValueError(f"turn {turn.turn_id} carries the arrival of {turn.arrival.turn_id}")
+    linked = arrive(db, turn.arrival)
+    to_judge: list[JudgeRequest] = [] if linked.to_judge is None else [linked.to_judge]
+    if db.scalar("SELECT 1 FROM turns WHERE turn_id = ?", turn.turn_id):
+        return Recorded(new=False, session=linked.session, parent=linked.parent, to_judge=tuple(to_judge))
+    # What was announced decides, not the copy that came along: the first of two equal ids counts.
+    announced = db.one("SELECT * FROM arrivals WHERE turn_id = ?", turn.turn_id)
+    assert announced is not None
+    _insert(db, turn, announced)
+    count_up(db, "recorded")
+    if drop is not None:
+        move(db, turn.turn_id, dropped(drop))
+    else:
+        move(db, turn.turn_id, AWAITING_NEXT)
+        orphan = adopt_orphan(db, turn.turn_id)
+        if orphan is not None:
+            to_judge.append(orphan)
+    if announced["ends_session"]:
+        _end_session(db, announced["owner"], announced["session"])
+    return Recorded(new=True, session=linked.session, parent=linked.parent, to_judge=tuple(to_judge))
+
+
+def load(db: Database, turn_id: TurnId) -> Turn | None:
+    row = db.one(f"{_TURN} WHERE t.turn_id = ?", turn_id)
+    return None if row is None else _turn(db, row)
+
+
+def load_leased(db: Database, lease_id: str) -> list[Turn]:
+    rows = db.rows(f"{_TURN} WHERE t.state = 'leased' AND t.lease_id = ? ORDER BY t.seq", lease_id)
+    return [_turn(db, row) for row in rows]
+
+
+def _end_session(db: Database, owner: str, session: str) -> None:
+    awaiting = db.rows(
+        "SELECT turn_id FROM turns WHERE owner = ? AND session = ? AND state = 'awaiting_next'", owner, session
+    )
+    for row in awaiting:
+        move(db, row["turn_id"], dropped(DropReason.SESSION_ENDED))
+
+
+def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
+    check_move(turn.turn_id, None, SERVED.state)
+    now = db.clock()
+    owner = announced["owner"]
+    versions = [span.version for span in turn.spans]
+    db.execute(
+        "INSERT INTO turns (turn_id, owner, session, implicit, kind, reply_hash, state, oldest_version,"
+        " newest_version, prompt_tokens, response_tokens, finish_reason, started_at, finished_at, replica,"
+        " overridden, recorded_at, state_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        turn.turn_id,
+        owner,
+        announced["session"],
+        announced["implicit"],
+        announced["kind"],
+        turn.reply_hash,
+        SERVED.state,
+        min(versions, default=None),
+        max(versions, default=None),
+        len(turn.prompt_ids),
+        len(turn.response_ids),
+        turn.finish_reason,
+        turn.started_at,
+        turn.finished_at,
+        turn.replica,
+        turn.overridden,
+        now,
+        now,
+    )
+    db.execute(
+        "INSERT INTO payloads (turn_id, response_text, prompt_ids, response_ids, response_logps, spans, sampling)"
+        " VALUES (?,?,?,?,?,?,?)",
+        turn.turn_id,
+        db.codec.pack_json(owner, turn.response_text),
+        db.codec.pack_ids(owner, turn.prompt_ids),
+        db.codec.pack_ids(owner, turn.response_ids),
+        db.codec.pack_logps(owner, turn.response_logps),
+        pack_spans(turn.spans),
+        db.codec.pack_sampling(owner, turn.sampling),
+    )
+    db.execute("UPDATE arrivals SET recorded = 1 WHERE turn_id = ?", turn.turn_id)
+    log(db, turn.turn_id, None, SERVED)
+
+
+def _turn(db: Database, row: sqlite3.Row) -> Turn:
+    owner = row["owner"]
+    arrival = Arrival(
+        turn_id=row["turn_id"],
+        session=None if row["implicit"] else row["session"],
+        owner=owner,
+        kind=TurnKind(row["kind"]),
+        prefix_hash=row["prefix_hash"],
+        messages_hash=row["messages_hash"],
+        new_messages=db.codec.unpack_messages(owner, row["new_messages"]),
+        ends_session=bool(row["ends_session"]),
+        arrived_at=row["arrived_at"],
+        may_train=bool(row["may_train"]),
+    )
+    return Turn(
+        turn_id=row["turn_id"],
+        arrival=arrival,
+        reply_hash=row["reply_hash"],
+        response_text=db.codec.unpack_json(owner, row["response_text"]),
+        prompt_ids=db.codec.unpack_ids(owner, row["prompt_ids"]),
+        response_ids=db.codec.unpack_ids(owner, row["response_ids"]),
+        response_logps=db.codec.unpack_logps(owner, row["response_logps"]),
+        spans=unpack_spans(row["spans"]),
+        sampling=db.codec.unpack_sampling(owner, row["sampling"]),
+        finish_reason=FinishReason(row["finish_reason"]),
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        replica=row["replica"],
+        overridden=bool(row["overridden"]),
+        session=row["session"],
+        parent=row["parent"],
+    )

@@ -1,0 +1,89 @@
+"""What keeps the ledger bounded: waiting ends, finished turns become counts.
+
+Both calls do a bounded amount of work, so that neither holds up the turns being served; what is left
+over waits for the next call.
+"""
+
+from __future__ import annotations
+
+from clawrl.ledger.config import LedgerConfig
+from clawrl.ledger.counts import counter
+from clawrl.ledger.database import Database
+from clawrl.ledger.leases import expire
+from clawrl.ledger.moves import move
+from clawrl.ledger.runs import current_run
+from clawrl.ledger.states import dropped
+from clawrl.ledger.views import Swept
+from clawrl.messages import DropReason
+
+BATCH = 5_000
+KEEP_HISTORY = 10_000
+"""How many versions, steps, leases and runs are kept: a page of history each, no more."""
+
+
+def sweep(db: Database, config: LedgerConfig, now: float) -> Swept:
+    """Ends what nobody continues: turns without a follow-up, requests without a turn, overdue leases."""
+    since = now - config.idle_timeout_s
+    idle = db.rows(
+        "SELECT turn_id FROM turns WHERE state = 'awaiting_next' AND state_at < ? ORDER BY state_at LIMIT ?",
+        since,
+        BATCH,
+    )
+    for row in idle:
+        move(db, row["turn_id"], dropped(DropReason.NO_EVIDENCE))
+    # A turn that is recorded after all brings its arrival along again.
+    forgotten = db.execute(
+        "DELETE FROM arrivals WHERE turn_id IN"
+        " (SELECT turn_id FROM arrivals WHERE recorded = 0 AND noted_at < ? ORDER BY noted_at LIMIT ?)",
+        since,
+        BATCH,
+    )
+    return Swept(no_evidence=len(idle), arrivals=forgotten, leases=expire(db, now))
+
+
+def prune(db: Database, config: LedgerConfig) -> int:
+    """Counts and deletes finished turns beyond ``keep_finished_turns``; returns how many.
+
+    A trained turn stays as long as a trainer could still restore a checkpoint without it:
+    ``keep_trained_steps`` steps behind the last checkpoint.
+    """
+    _prune_history(db)
+    cutoff = db.scalar(
+        "SELECT seq FROM turns WHERE state IN ('trained', 'dropped') ORDER BY seq DESC LIMIT 1 OFFSET ?",
+        config.keep_finished_turns,
+    )
+    if cutoff is None:
+        return 0
+    run = current_run(db)
+    safe_step = -1 if run is None else run["checkpointed_step"] - config.keep_trained_steps
+    finished = db.rows(
+        "SELECT turn_id, state, reason, step FROM turns WHERE state IN ('trained', 'dropped') AND seq <= ?"
+        " AND (state = 'dropped' OR step <= ?) ORDER BY seq LIMIT ?",
+        cutoff,
+        safe_step,
+        BATCH,
+    )
+    for row in finished:
+        db.execute(
+            "INSERT INTO pruned (state, reason, n) VALUES (?, ?, 1)"
+            " ON CONFLICT (state, reason) DO UPDATE SET n = n + 1",
+            row["state"],
+            row["reason"] or "",
+        )
+        for table in ("turns", "arrivals", "payloads", "evidence", "judgements", "transitions"):
+            db.execute(f"DELETE FROM {table} WHERE turn_id = ?", row["turn_id"])
+    steps = [row["step"] for row in finished if row["step"] is not None]
+    if steps:
+        highest = max(*steps, int(counter(db, "pruned_step")))
+        db.execute("INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)", highest)
+    return len(finished)
+
+
+def _prune_history(db: Database) -> None:
+    for table, key, ended in (
+        ("versions", "version", ""),
+        ("steps", "id", ""),
+        ("runs", "id", ""),
+        ("leases", "id", " AND status IN ('applied', 'closed')"),
+    ):
+        db.execute(f"DELETE FROM {table} WHERE {key} <= (SELECT max({key}) FROM {table}) - ?{ended}", KEEP_HISTORY)

@@ -1,0 +1,31 @@
+"""What the HTTP side is told: names, keys, sampling defaults, limits."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from clawrl.strict import StrictConfig
+
+
+class SamplingDefaults(StrictConfig):
+    """Used where a client names no value. They come from here, never from a model's generation_config.json.
+
+    With ``override`` the operator imposes these on main turns whatever the client asked, so that they can train.
+    """
+
+    temperature: float = Field(1.0, ge=0.0, le=2.0)
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_k: int = Field(0, ge=0)
+    max_tokens: int = Field(256, gt=0)
+    override: bool = False
+
+
+class ServingConfig(StrictConfig):
+    served_name: str = Field(description="the model id that clients use")
+    api_key: str | None = Field(None, description="a literal key, or env:NAME to read it from the environment")
+    default_turn_type: Literal["main", "side"] = "main"
+    sampling: SamplingDefaults = SamplingDefaults()
+    max_body_bytes: int = Field(4_000_000, gt=0)
+    ack_timeout_s: float = Field(10.0, gt=0, description="how long the last chunk waits for the ledger")
+    hold_timeout_s: float = Field(300.0, gt=0, description="how long a request may wait for a free slot")
+    max_waiting_requests: int = Field(256, gt=0, description="beyond this a request gets 429 with Retry-After")

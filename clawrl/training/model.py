@@ -1,0 +1,101 @@
+"""The policy as a torch module: load it, sharded or not, and read its full weights back.
+
+With a torch.distributed world of ``tp_size * fsdp_size`` ranks, transformers places the weights as DTensors and each
+rank reads only its shard; with one rank nothing is sharded and no process group is needed. Every function here that
+touches a sharded model is a collective: all ranks call it, in the same order.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]
+
+from clawrl.loss import predictors, token_logps
+from clawrl.training.batch import MicroBatch
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def check_parallel(model_config: PretrainedConfig, tp_size: int) -> None:
+    """Refuse a tensor-parallel size that would cut an attention head in two."""
+    text: Any = model_config.get_text_config()
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    for what, count in (("attention heads", heads), ("key/value heads", kv_heads)):
+        if count % tp_size:
+            fitting = [size for size in range(1, heads + 1) if heads % size == 0 and kv_heads % size == 0]
+            raise ValueError(
+                f"tp_size {tp_size} does not divide the model's {count} {what}; it can be one of {fitting}"
+            )
+
+
+def load_model(
+    folder: Path, *, dtype: torch.dtype, tp_size: int = 1, fsdp_size: int = 1, device: torch.device | None = None
+) -> PreTrainedModel:
+    """Load a causal LM from a plain folder. ``device`` places an unsharded model; a sharded one follows its mesh."""
+    if world_size() != tp_size * fsdp_size:
+        raise ValueError(f"tp_size {tp_size} * fsdp_size {fsdp_size} needs as many ranks, but there are {world_size()}")
+    sharded = tp_size * fsdp_size > 1
+    if sharded:
+        check_parallel(AutoConfig.from_pretrained(folder, local_files_only=True), tp_size)
+    # Sizes of 1 are accepted by transformers 5.24 too, with or without a process group, and shard nothing.
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        local_files_only=True,
+        distributed_config=DistributedConfig(tp_size=tp_size, fsdp_size=fsdp_size),
+    )
+    if device is not None and not sharded:
+        model.to(device)  # type: ignore[arg-type]
+    # Dropout stays off while training: log-probs must be those of the engine.
+    model.train(False)
+    return model
+
+
+def full_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter whole, as a fresh copy on the CPU, in ``named_parameters`` order; tied weights once.
+
+    One tensor is gathered at a time. All ranks must exhaust the iterator together.
+    """
+    reshard(model)
+    for name, parameter in model.named_parameters():
+        value = parameter.detach()
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        yield name, whole.to("cpu", copy=True)
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Give up weights that FSDP keeps gathered after a forward pass without a backward pass.
+
+    They would be a stale copy after the next optimizer step.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def response_logps(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
+    """``logp_BT`` float32 of the tokens in ``batch``'s window, at each sample's own temperature."""
+    # Only the window's rows of the vocabulary projection are computed: prompts can be long and V is large.
+    rows = predictors(batch.start, batch.ids_BL.shape[1], device=batch.ids_BL.device)
+    logits_BTV = model(
+        input_ids=batch.ids_BL,
+        attention_mask=batch.attention_mask_BL,
+        position_ids=batch.position_ids_BL,
+        use_cache=False,
+        logits_to_keep=rows,
+    ).logits
+    return token_logps(logits_BTV, batch.ids_BL[:, batch.start :], batch.temperature_B)

@@ -1,0 +1,162 @@
+"""AdamW with float32 master weights over plain tensors and DTensors alike.
+
+The optimizer works on local shards only: AdamW is element-wise, so no optimizer state is ever a DTensor. ``masters``
+holds the shards by parameter name, with the collected gradients in their ``.grad``. A plain float32 parameter is its
+own master; any other gets a float32 copy, and is rewritten from it after each step, so that updates smaller than the
+parameter's resolution add up. Gradients of micro-batches are added in float32 too.
+
+Order: per micro-batch ``collect()`` after ``backward()``; then ``grad_norm()`` (a collective); then ``step(norm)`` or
+``zero_grad()``. `state_dict` holds this rank's shards and restores bit by bit.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+
+_ShardKey = tuple[DeviceMesh, tuple[int, ...]] | None
+
+
+class MasterAdamW:
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        *,
+        learning_rate: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        max_grad_norm: float,
+    ) -> None:
+        self._parameters = {name: p for name, p in named_parameters if p.requires_grad}
+        self._max_grad_norm = max_grad_norm
+        self.masters: dict[str, Tensor] = {name: _master(p) for name, p in self._parameters.items()}
+        # Norm scales and biases are not decayed: pulling them to zero shrinks activations, not complexity.
+        matrices = [master for master in self.masters.values() if master.ndim >= 2]
+        vectors = [master for master in self.masters.values() if master.ndim < 2]
+        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=learning_rate,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+        )
+
+    def collect(self) -> None:
+        """Add the parameters' gradients to the masters' and free them."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is None:
+                continue
+            gradient, parameter.grad = _local_gradient(parameter), None
+            master = self.masters[name]
+            if master.grad is None:
+                master.grad = gradient.to(torch.float32, copy=True)
+            else:
+                master.grad += gradient
+
+    def grad_norm(self) -> float:
+        """Global L2 norm over all ranks and shards, the same number on every rank; infinite if anything is not finite.
+
+        A collective.
+        """
+        by_shard: dict[_ShardKey, list[Tensor]] = {}
+        for name, parameter in self._parameters.items():
+            gradient = self.masters[name].grad
+            by_shard.setdefault(_shard_key(parameter), [])
+            if gradient is not None:
+                by_shard[_shard_key(parameter)].append(gradient)
+        device = next(iter(self.masters.values())).device
+        total = torch.zeros((), dtype=torch.float32, device=device)
+        for key, gradients in by_shard.items():
+            square = torch.nn.utils.get_total_norm(gradients).square() if gradients else torch.zeros_like(total)
+            if key is not None:
+                mesh, dims = key
+                for dim in dims:
+                    dist.all_reduce(square, group=mesh.get_group(dim))
+            total += square
+        norm = torch.where(torch.isfinite(total), total.sqrt(), torch.inf)
+        # Replicated gradients could differ in their last bit; one number for all ranks makes their decisions one.
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(norm, op=dist.ReduceOp.MAX)
+        return float(norm)
+
+    def step(self, norm: float) -> bool:
+        """Clip by ``norm`` and update. A norm that is not finite is refused: no weight and no state changes."""
+        if not math.isfinite(norm):
+            self.zero_grad()
+            return False
+        scale = min(1.0, self._max_grad_norm / (norm + 1e-6))
+        for master in self.masters.values():
+            if master.grad is not None:
+                master.grad *= scale
+        self._adam.step()
+        self._write_back()
+        self.zero_grad()
+        return True
+
+    def zero_grad(self) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.grad = None
+            self.masters[name].grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The live tensors, not a copy: write them out before the next step."""
+        return {
+            "masters": dict(self.masters),
+            "adam": self._adam.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore masters, moments, and through the masters the model's weights."""
+        saved: dict[str, Tensor] = state["masters"]
+        mine = {name: tuple(master.shape) for name, master in self.masters.items()}
+        if mine != {name: tuple(master.shape) for name, master in saved.items()}:
+            raise ValueError("the checkpoint's parameters are not this model's: another model or another sharding")
+        for name, master in self.masters.items():
+            master.copy_(saved[name])
+        settings = [{k: v for k, v in group.items() if k != "params"} for group in self._adam.param_groups]
+        self._adam.load_state_dict(state["adam"])
+        # The learning rate and its like come from today's configuration, not from the checkpoint.
+        for group, values in zip(self._adam.param_groups, settings, strict=True):
+            group.update(values)
+        self._write_back()
+        self.zero_grad()
+
+    def _write_back(self) -> None:
+        for name, parameter in self._parameters.items():
+            # Measured: FSDP moves an unevenly cut shard to new storage on the first forward, so it is looked up anew.
+            local = _local(parameter.detach())
+            if local.data_ptr() != self.masters[name].data_ptr():
+                local.copy_(self.masters[name])
+
+
+def _master(parameter: torch.nn.Parameter) -> Tensor:
+    local = _local(parameter.detach())
+    own = local.dtype == torch.float32 and not isinstance(parameter, DTensor)
+    return local if own else local.to(torch.float32, copy=True)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _local_gradient(parameter: torch.nn.Parameter) -> Tensor:
+    gradient = parameter.grad
+    assert gradient is not None
+    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+        # Measured: an untied embedding sharded by rows gets a replicated gradient.
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return _local(gradient.detach())
+
+
+def _shard_key(parameter: torch.nn.Parameter) -> _ShardKey:
+    if not isinstance(parameter, DTensor):
+        return None
+    dims = tuple(i for i, placement in enumerate(parameter.placements) if not isinstance(placement, Replicate))
+    return (parameter.device_mesh, dims) if dims else None

@@ -1,0 +1,16 @@
+"""How a trained version reaches the replicas."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from clawrl.strict import StrictConfig
+
+
+class PublishConfig(StrictConfig):
+    transport: Literal["gloo", "nccl"] = "gloo"
+    bucket_mb: float = Field(64.0, gt=0.0)
+    prepare_timeout_s: float = Field(20.0, gt=0.0)
+    transfer_timeout_s: float = Field(60.0, gt=0.0)
+    commit_timeout_s: float = Field(30.0, gt=0.0)
+    keep_snapshots: int = Field(3, gt=0)

@@ -1,0 +1,153 @@
+"""The replicas that hold the policy, as the coordinator knows them.
+
+Replicas speak first: each keeps one `poll` open and gets its next command as the answer; the outcome
+comes back through `report`. So a command never queues behind generation, a replica that died simply
+stops asking, and after a restart of the coordinator the polls themselves rebuild this table.
+
+Plain asyncio, one event loop. A command is answered once or times out; a late report is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clawrl.messages import PolicyVersion, WeightManifest
+from clawrl.weights.rendezvous import Rendezvous
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    manifest: WeightManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive:
+    meeting: Rendezvous
+    rank: int
+    manifest: WeightManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort:
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUp:
+    """Load this version from its snapshot; sent to a replica that is behind and in no publish."""
+
+    version: PolicyVersion
+
+
+Command = Prepare | Receive | Commit | Abort | CatchUp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A command with the number under which its outcome is reported."""
+
+    number: int
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    ok: bool
+    detail: str = ""
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Member:
+    version: int
+    seen_at: float
+    stats: Mapping[str, Any]
+    inbox: asyncio.Queue[Order] = field(default_factory=asyncio.Queue)
+    executing: int | None = None
+
+
+class Members:
+    """``expires_s`` after its last sign of life a replica is forgotten."""
+
+    def __init__(self, *, expires_s: float = 15.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._members: dict[str, _Member] = {}
+        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._numbers = itertools.count(int(time.time() * 1000))
+        self._expires_s = expires_s
+        self._clock = clock
+
+    async def poll(self, replica: str, version: int, stats: Mapping[str, Any], *, timeout_s: float) -> Order | None:
+        """The next command for ``replica``, or ``None`` when there is none within ``timeout_s``."""
+        member = self._members.get(replica)
+        if member is None:
+            member = self._members[replica] = _Member(version=version, seen_at=self._clock(), stats=stats)
+        member.version, member.seen_at, member.stats = version, self._clock(), stats
+        try:
+            async with asyncio.timeout(timeout_s):
+                order = await member.inbox.get()
+        except TimeoutError:
+            return None
+        finally:
+            member.seen_at = self._clock()
+        member.executing = order.number
+        return order
+
+    def report(self, replica: str, number: int, version: int, outcome: Outcome) -> None:
+        member = self._members.get(replica)
+        if member is not None:
+            member.version, member.seen_at = version, self._clock()
+            if member.executing == number:
+                member.executing = None
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(outcome)
+
+    async def call(self, replica: str, command: Command, *, timeout_s: float) -> Outcome:
+        """Send a command and wait for its outcome. A replica that does not answer in time counts as failed."""
+        member = self._members.get(replica)
+        if member is None:
+            return Outcome(ok=False, detail=f"replica {replica} is gone")
+        order = Order(number=next(self._numbers), command=command)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting[order.number] = outcome
+        member.inbox.put_nowait(order)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await outcome
+        except TimeoutError:
+            return Outcome(ok=False, detail=f"replica {replica} did not answer {type(command).__name__} in {timeout_s} s")
+        finally:
+            self._waiting.pop(order.number, None)
+
+    def leave(self, replica: str) -> None:
+        self._members.pop(replica, None)
+
+    def forget(self, replica: str) -> None:
+        """Drop a replica that failed a call; if it lives after all, its next poll brings it back."""
+        self._members.pop(replica, None)
+
+    def alive(self) -> list[str]:
+        """Replicas that polled recently or are executing a command; the silent ones are forgotten here."""
+        now = self._clock()
+        for replica, member in list(self._members.items()):
+            grace = 10 * self._expires_s if member.executing is not None else self._expires_s
+            if now - member.seen_at > grace:
+                del self._members[replica]
+        return sorted(self._members)
+
+    def behind(self, version: int) -> list[str]:
+        """Idle replicas that hold another version than ``version``."""
+        return [r for r in self.alive() if self._members[r].version != version and self._members[r].executing is None]
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [{"replica": r, "version": self._members[r].version, **self._members[r].stats} for r in self.alive()]

@@ -1,0 +1,197 @@
+"""The publish transaction, as the coordinator runs it.
+
+``begin`` asks every replica to prepare and leaves out those that do not answer; ``finish`` waits until each
+of the rest has every byte (its digest check is its vote), writes the decision down, and only then lets
+them commit. Before the decision any failure aborts: replicas forget what they staged, the old version
+serves, the next publish starts clean. After the decision the version stands: a replica that misses the
+commit catches up from the snapshot. A coordinator that restarts between the two knows only decisions, so
+an undecided publish is simply gone and its trainer is told so.
+
+Publishes are one at a time; a new ``begin`` aborts an open one (its trainer died).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from clawrl.messages import PolicyVersion, WeightManifest
+from clawrl.weights.config import PublishConfig
+from clawrl.weights.members import Abort, CatchUp, Commit, Members, Outcome, Prepare, Receive
+from clawrl.weights.rendezvous import Rendezvous
+
+log = logging.getLogger(__name__)
+
+
+class PublishFailed(RuntimeError):
+    """This publish did not happen; the version before it is still the current one."""
+
+
+@dataclass(slots=True)
+class _Open:
+    publish_id: str
+    manifest: WeightManifest
+    step: int
+    snapshot: str
+    replicas: list[str]
+    began_at: float
+    receiving: list[asyncio.Task[Outcome]] = field(default_factory=list)
+
+
+class Publishing:
+    """``decide`` stores a version durably and returns when it is on disk."""
+
+    def __init__(
+        self, members: Members, config: PublishConfig, decide: Callable[[PolicyVersion], Awaitable[None]]
+    ) -> None:
+        self._members = members
+        self._config = config
+        self._decide = decide
+        self._open: _Open | None = None
+        self._committing = False
+
+    @property
+    def busy(self) -> bool:
+        return self._open is not None or self._committing
+
+    async def begin(self, manifest: WeightManifest, step: int, snapshot: str, host: str, port: int) -> Rendezvous:
+        """Start publishing. The answer says under which name and with how many the sender meets."""
+        if self._open is not None:
+            await self.abort(self._open.publish_id, "a newer publish began")
+        # Set before the first await: replicas must not be told to catch up from here on.
+        self._open = current = _Open(
+            publish_id=uuid.uuid4().hex,
+            manifest=manifest,
+            step=step,
+            snapshot=snapshot,
+            replicas=[],
+            began_at=time.time(),
+        )
+        answers = await self._ask_all(
+            self._members.alive(), lambda _: Prepare(manifest=manifest), self._config.prepare_timeout_s
+        )
+        refused = [outcome.detail for outcome in answers.values() if not outcome.ok]
+        for replica, outcome in answers.items():
+            if not outcome.ok:
+                self._members.forget(replica)
+        current.replicas = [replica for replica, outcome in answers.items() if outcome.ok]
+        if refused:
+            log.warning("publish of version %d goes on without %d replicas: %s", manifest.version, len(refused), refused)
+        meeting = Rendezvous(
+            host=host,
+            port=port,
+            name=current.publish_id,
+            world=1 + len(current.replicas),
+            transport=self._config.transport,
+            timeout_s=self._config.transfer_timeout_s,
+        )
+        current.receiving = [
+            asyncio.create_task(
+                self._members.call(
+                    replica,
+                    Receive(meeting=meeting, rank=rank, manifest=manifest),
+                    timeout_s=self._config.transfer_timeout_s + self._config.prepare_timeout_s,
+                )
+            )
+            for rank, replica in enumerate(current.replicas, start=1)
+        ]
+        return meeting
+
+    async def finish(self, publish_id: str) -> PolicyVersion:
+        """Decide and commit. Raises `PublishFailed` when a replica did not get everything."""
+        current = self._current(publish_id)
+        votes = await asyncio.gather(*current.receiving)
+        failed = [vote.detail for vote in votes if not vote.ok]
+        for replica, vote in zip(current.replicas, votes, strict=True):
+            if not vote.ok:
+                self._members.forget(replica)
+        if failed:
+            await self.abort(publish_id, "; ".join(failed))
+            raise PublishFailed(f"version {current.manifest.version}: {'; '.join(failed)}")
+        # A publish that was aborted while its votes came in must not be decided.
+        current = self._current(publish_id)
+        self._committing, self._open = True, None
+        try:
+            return await self._commit(current)
+        finally:
+            self._committing = False
+
+    async def abort(self, publish_id: str, reason: str) -> None:
+        """Forget an undecided publish. Unknown ones are forgotten already."""
+        current = self._open
+        if current is None or current.publish_id != publish_id:
+            return
+        self._open = None
+        log.warning("publish of version %d aborted: %s", current.manifest.version, reason)
+        for task in current.receiving:
+            task.cancel()
+        await asyncio.gather(*current.receiving, return_exceptions=True)
+        # Not awaited: a replica stuck in a dead transfer answers only after the transfer's own timeout,
+        # and its next `prepare` drops whatever it staged anyway.
+        for replica in current.replicas:
+            _spawn(self._members.call(replica, Abort(version=current.manifest.version), timeout_s=5.0))
+
+    async def catch_up(self, current: PolicyVersion) -> None:
+        """Send the current version's snapshot to idle replicas that hold another; does nothing mid-publish."""
+        if self.busy:
+            return
+        late = self._members.behind(current.version)
+        answers = await self._ask_all(late, lambda _: CatchUp(version=current), self._config.transfer_timeout_s)
+        for replica, outcome in answers.items():
+            log.info("replica %s catches up to version %d: %s", replica, current.version, outcome.detail or "done")
+
+    async def _commit(self, current: _Open) -> PolicyVersion:
+        began = time.time()
+        version = PolicyVersion(
+            version=current.manifest.version,
+            step=current.step,
+            snapshot=current.snapshot,
+            digest=current.manifest.digest,
+            published_at=began,
+            stats={"replicas": len(current.replicas), "transfer_s": round(began - current.began_at, 4)},
+        )
+        await self._decide(version)
+        answers = await self._ask_all(
+            current.replicas, lambda _: Commit(version=version.version), self._config.commit_timeout_s
+        )
+        holds = [outcome.stats["hold_ms"] for outcome in answers.values() if outcome.ok]
+        stats = {
+            **version.stats,
+            "publish_s": round(time.time() - current.began_at, 4),
+            "hold_ms": max(holds, default=0.0),
+            "committed": len(holds),
+        }
+        return PolicyVersion(
+            version=version.version,
+            step=version.step,
+            snapshot=version.snapshot,
+            digest=version.digest,
+            published_at=version.published_at,
+            stats=stats,
+        )
+
+    async def _ask_all(
+        self, replicas: list[str], command: Callable[[str], Prepare | Commit | CatchUp], timeout_s: float
+    ) -> dict[str, Outcome]:
+        outcomes = await asyncio.gather(
+            *(self._members.call(replica, command(replica), timeout_s=timeout_s) for replica in replicas)
+        )
+        return dict(zip(replicas, outcomes, strict=True))
+
+    def _current(self, publish_id: str) -> _Open:
+        if self._open is None or self._open.publish_id != publish_id:
+            raise PublishFailed("this publish is not open any more: it was aborted, or the coordinator restarted")
+        return self._open
+
+
+_tasks: set[asyncio.Task[Outcome]] = set()
+
+
+def _spawn(call: Awaitable[Outcome]) -> None:
+    task: asyncio.Task[Outcome] = asyncio.ensure_future(call)  # type: ignore[assignment]
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)

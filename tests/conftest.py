@@ -1,0 +1,39 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+from tests.live import Live, free_port, tiny_deployment
+from tests.tiny_model import build_tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random tiny chat model, the same for the whole run."""
+    return build_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def other_tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same architecture with other weights: a 'next version' to publish."""
+    return build_tiny_model(tmp_path_factory.mktemp("models") / "other", seed=1)
+
+
+@pytest.fixture
+def build_model(tmp_path: Path) -> Callable[..., Path]:
+    return lambda **options: build_tiny_model(tmp_path / f"model{len(list(tmp_path.iterdir()))}", **options)
+
+
+@pytest.fixture(scope="session")
+def live(tiny_folder: Path) -> Iterator[Live]:
+    """One running deployment with two policy replicas, shared by every live test; starting one takes a while."""
+    with Live(tiny_deployment(tiny_folder, free_port(), replicas=2)) as deployment:
+        yield deployment

@@ -1,0 +1,95 @@
+"""What the engine tests share: a running tiny engine, one-line generation, a cold reference."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from clawrl.engine.config import EngineConfig
+from clawrl.engine.protocol import GenerateRequest, TokenChunk
+from clawrl.engine.transformers import TransformersEngine
+from clawrl.messages import FinishReason, SamplingParams
+from clawrl.weights.manifest import build_manifest, pack_bucket
+
+_names = itertools.count()
+TINY = EngineConfig(
+    dtype="float32", context_length=512, max_running_requests=4, kv_blocks=64, page_size=32, max_batch_tokens=64, threads=1
+)
+
+
+@asynccontextmanager
+async def running_engine(folder: Path, config: EngineConfig = TINY) -> AsyncIterator[TransformersEngine]:
+    engine = TransformersEngine(folder, config)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+@dataclass
+class Answer:
+    prompt: np.ndarray
+    ids: np.ndarray
+    logps: np.ndarray
+    versions: np.ndarray
+    finish: FinishReason | None
+    chunks: list[TokenChunk]
+
+
+def request(prompt: list[int] | np.ndarray, **sampling: object) -> GenerateRequest:
+    return GenerateRequest(
+        request_id=f"test-{next(_names)}",
+        prompt_ids=np.asarray(prompt, dtype=np.int32),
+        sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
+    )
+
+
+async def generate(engine: TransformersEngine, prompt: list[int] | np.ndarray, **sampling: object) -> Answer:
+    asked = request(prompt, **sampling)
+    return collect(asked.prompt_ids, [chunk async for chunk in engine.generate(asked)])
+
+
+def collect(prompt: np.ndarray, chunks: list[TokenChunk]) -> Answer:
+    return Answer(
+        prompt=prompt,
+        ids=np.concatenate([chunk.ids for chunk in chunks]),
+        logps=np.concatenate([chunk.logps for chunk in chunks]),
+        versions=np.concatenate([np.full(len(chunk.ids), chunk.version) for chunk in chunks]),
+        finish=chunks[-1].finish_reason,
+        chunks=chunks,
+    )
+
+
+def cold_logps(folder: Path, answer: Answer, temperature: float = 1.0) -> np.ndarray:
+    """Log-probs of the answer under a freshly loaded model: one plain forward pass, nothing cached."""
+    return cold_model_logps(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), answer, temperature)
+
+
+def cold_model_logps(model: torch.nn.Module, answer: Answer, temperature: float = 1.0) -> np.ndarray:
+    ids = torch.from_numpy(np.concatenate([answer.prompt, answer.ids]).astype(np.int64))[None]
+    with torch.no_grad():
+        logps = (model(ids).logits[0].float() / temperature).log_softmax(-1)
+    start = len(answer.prompt)
+    return logps[start - 1 : -1].gather(-1, ids[0, start:, None])[:, 0].numpy()
+
+
+def weights_of(folder: Path) -> Mapping[str, torch.Tensor]:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+async def publish(engine: TransformersEngine, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
+    """Run one whole weight transaction and return the hold in seconds."""
+    manifest = build_manifest(version, tensors, bucket_bytes=20_000)
+    await engine.prepare(manifest)
+    for bucket in range(len(manifest.buckets)):
+        await engine.receive(bucket, pack_bucket(manifest, bucket, tensors))
+    return (await engine.commit(version)).hold_s

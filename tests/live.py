@@ -1,0 +1,214 @@
+"""A live deployment for tests: `serve run` as a user starts it, with a tiny model, on ports of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import psutil
+import yaml
+
+from clawrl.ledger.config import LedgerConfig
+from clawrl.ledger.store import Ledger
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MODEL = "tiny"
+KEY = "a key for the tests"
+AUTH = {"Authorization": f"Bearer {KEY}"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: Any) -> dict[str, Any]:
+    """A whole deployment file. ``overrides`` are dotted paths below ``args`` (with ``__`` for the dots)."""
+    engine = {
+        "dtype": "float32",
+        "context_length": 512,
+        "max_running_requests": 4,
+        "kv_blocks": 32,
+        "page_size": 64,
+        "threads": 1,
+    }
+    args: dict[str, Any] = {
+        "name": "tiny",
+        "serving": {"served_name": MODEL, "api_key": "env:CLAWRL_TEST_KEY", "sampling": {"temperature": 1.0, "max_tokens": 24}},
+        "policy": {"model": {"source": str(model)}, "engine": engine, "resources": {"num_cpus": 0.1}},
+        "judge": {"engine": dict(engine), "verdict": {"backoff_s": 0.2}, "resources": {"num_cpus": 0.1}},
+        "trainer": {
+            "method": {"name": "binary_rl", "baseline": "none"},
+            "training": {
+                "dtype": "float32",
+                "batch_size": 4,
+                "micro_batch_tokens": 1024,
+                "max_sample_tokens": 512,
+                "learning_rate": 1e-3,
+                "checkpoint_every": 2,
+                "threads": 1,
+                "poll_s": 0.5,
+                "max_staleness": 1000,
+            },
+            "resources": {"num_cpus": 0.1},
+        },
+        "publish": {"bucket_mb": 0.05, "prepare_timeout_s": 10, "transfer_timeout_s": 15},
+        "ledger": {"idle_timeout_s": 600, "sweep_s": 0.5},
+    }
+    for path, value in overrides.items():
+        *parents, leaf = path.split("__")
+        block = args
+        for name in parents:
+            block = block.setdefault(name, {})
+        block[leaf] = value
+    return {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": "127.0.0.1", "port": port, "request_timeout_s": 120},
+        "logging_config": {"enable_access_log": False},
+        "applications": [
+            {
+                "name": "clawrl",
+                "route_prefix": "/",
+                "import_path": "clawrl.graph:app",
+                "args": args,
+                "deployments": [{"name": "Rollout", "num_replicas": replicas}],
+            }
+        ],
+    }
+
+
+class Live:
+    """A running deployment. Use as a context manager; leaving it sends SIGINT and waits."""
+
+    def __init__(self, file: Mapping[str, Any], *, home: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+        # Short, since Ray's unix sockets live below it and their paths are limited.
+        self.folder = Path(tempfile.mkdtemp(prefix="cl", dir="/tmp"))
+        self.home = home or self.folder / "home"
+        self.port = file["http_options"]["port"]
+        self.model = Path(file["applications"][0]["args"]["policy"]["model"]["source"])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = self.folder / "serve.log"
+        self._file = self.folder / "deployment.yaml"
+        self._file.write_text(yaml.safe_dump(dict(file)))
+        self._env = {
+            **os.environ,
+            "CLAWRL_HOME": str(self.home),
+            "RAY_ADDRESS": "local",
+            "RAY_TMPDIR": str(self.folder),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_SERVE_LOG_TO_STDERR": "1",
+            "HF_HUB_OFFLINE": "1",
+            "CLAWRL_TEST_KEY": KEY,
+            **(env or {}),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Live:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, timeout_s: float = 120.0) -> None:
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [str(Path(sys.executable).parent / "serve"), "run", str(self._file)],
+                cwd=REPOSITORY,
+                env=self._env,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            if self.ready():
+                return
+            time.sleep(0.3)
+        tail = self.log.read_text(errors="replace")[-6000:]
+        self.stop()
+        raise AssertionError(f"the deployment did not become ready:\n{tail}")
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=KEY, max_retries=0, timeout=120.0)
+
+    def ledger(self) -> Ledger:
+        """The ledger's file, read beside the coordinator that writes it."""
+        return Ledger(self.home / "tiny" / "ledger.sqlite", LedgerConfig())
+
+    def pids(self, title: str) -> list[int]:
+        """Processes of one role, by the title that Ray gives them."""
+        return [p.pid for p in self.processes() if any(title in part for part in p.cmdline())]
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=10.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def stop(self, timeout_s: float = 90.0) -> list[psutil.Process]:
+        """Ctrl-C. Returns processes that were left behind (and ends them)."""
+        if self.process is None:
+            return []
+        family = [p for p in self.processes() if p.pid != self.process.pid]
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        _, left = psutil.wait_procs(family, timeout=15.0)
+        for process in left:
+            process.kill()
+        self.process = None
+        return left
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of this deployment, found by its private Ray folder or as a descendant."""
+        assert self.process is not None
+        found = {}
+        for process in psutil.process_iter(["pid", "environ"]):
+            environ = process.info["environ"] or {}
+            if environ.get("RAY_TMPDIR") == str(self.folder):
+                found[process.pid] = process
+        return list(found.values())
+
+    def status(self) -> dict[str, Any]:
+        reply = httpx.get(f"{self.url}/clawrl/status", headers=AUTH, timeout=20.0)
+        reply.raise_for_status()
+        return dict(reply.json())
+
+    def turns(self, limit: int = 10_000) -> list[dict[str, Any]]:
+        reply = httpx.get(f"{self.url}/clawrl/turns", params={"limit": limit}, headers=AUTH, timeout=20.0)
+        reply.raise_for_status()
+        return list(reply.json())
+
+    def wait_for(self, condition: Any, *, timeout_s: float = 60.0, what: str = "") -> dict[str, Any]:
+        """Poll the status until ``condition(status)``; errors on the way are part of the life."""
+        deadline = time.monotonic() + timeout_s
+        status: dict[str, Any] = {}
+        while time.monotonic() < deadline:
+            try:
+                status = self.status()
+                if condition(status):
+                    return status
+            except (httpx.HTTPError, ValueError, KeyError):
+                pass
+            time.sleep(0.2)
+        tail = self.log.read_text(errors="replace")[-4000:]
+        raise AssertionError(f"not reached in {timeout_s} s: {what}; last status {status}\n{tail}")

@@ -1,0 +1,207 @@
+"""Turns are lent for one step, to one run, and come back when nobody confirms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clawrl.ledger import FencedRun, Ledger, StepState, StepTaken
+from clawrl.messages import DropReason, TurnId, TurnState
+from tests.test_ledger_kit import ids, open_ledger, queue, take_step
+
+A = TurnId("a")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    ledger = open_ledger(tmp_path)
+    ledger.restored("run", 0)
+    return ledger
+
+
+def test_the_oldest_queued_turns_are_lent_first_with_their_judgements(ledger: Ledger) -> None:
+    queue(ledger, "a", "b", "c")
+    lease = ledger.lease("run", 1, 2, now=100.0, timeout_s=30.0)
+    assert lease is not None
+    assert ids(lease) == ["a", "b"]
+    assert (lease.run_id, lease.step, lease.deadline) == ("run", 1, 130.0)
+    assert all(judgement.turn_id == turn.turn_id and judgement.verdict == 1 for turn, judgement in lease.turns)
+    row = ledger.turns(state=TurnState.LEASED)[0]
+    assert (row.turn_id, row.step) == ("b", 1)
+    assert ledger.state(TurnId("c")) is TurnState.QUEUED
+
+
+def test_nothing_is_lent_before_enough_is_queued(ledger: Ledger) -> None:
+    queue(ledger, "a", "b")
+    assert ledger.lease("run", 1, 3, now=0.0, timeout_s=9.0) is None
+    assert ledger.state(A) is TurnState.QUEUED
+    assert len(ids(ledger.lease("run", 1, 3, now=0.0, timeout_s=9.0, minimum=2))) == 2
+
+
+def test_a_minimum_beyond_the_limit_is_refused(ledger: Ledger) -> None:
+    for minimum in (0, 3):
+        with pytest.raises(ValueError, match="at least"):
+            ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0, minimum=minimum)
+
+
+def test_asking_again_for_the_same_step_gives_the_same_lease_even_after_a_restart(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    queue(ledger, "a", "b", "c")
+    first = ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0)
+    ledger.close()
+    again = open_ledger(tmp_path).lease("run", 1, 2, now=1.0, timeout_s=99.0)
+    assert first is not None and again is not None
+    assert (again.lease_id, again.deadline, ids(again)) == (first.lease_id, first.deadline, ids(first))
+
+
+def test_a_turn_is_in_one_lease_only(ledger: Ledger) -> None:
+    queue(ledger, "a", "b", "c")
+    one = ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0))
+    assert ledger.lease("run", 2, 2, now=0.0, timeout_s=9.0) is None
+    two = ids(ledger.lease("run", 2, 2, now=0.0, timeout_s=9.0, minimum=1))
+    assert (one, two) == (["a", "b"], ["c"])
+
+
+def test_turns_sampled_by_a_version_that_is_too_old_are_dropped_as_stale_and_not_counted(ledger: Ledger) -> None:
+    queue(ledger, "old", version=2)
+    queue(ledger, "edge", "new", version=3)
+    assert ledger.lease("run", 1, 3, now=0.0, timeout_s=9.0, min_version=3) is None
+    assert ledger.counts().dropped == {DropReason.STALE: 1}
+    assert ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0, min_version=3)) == ["edge", "new"]
+
+
+def test_a_run_that_never_registered_gets_no_lease(ledger: Ledger) -> None:
+    queue(ledger, "a")
+    with pytest.raises(FencedRun, match="must report what it restored"):
+        ledger.lease("stranger", 1, 1, now=0.0, timeout_s=9.0)
+
+
+def test_an_unconfirmed_lease_expires_and_its_turns_are_lent_again_in_their_old_order(ledger: Ledger) -> None:
+    queue(ledger, "a", "b", "c")
+    first = ledger.lease("run", 1, 2, now=0.0, timeout_s=10.0)
+    assert first is not None
+    assert ledger.expire_leases(10.0) == 0
+    assert ledger.expire_leases(10.1) == 2
+    assert ledger.expire_leases(10.1) == 0
+    assert ledger.state(A) is TurnState.QUEUED
+    second = ledger.lease("run", 1, 3, now=11.0, timeout_s=10.0)
+    assert ids(second) == ["a", "b", "c"]
+    assert second is not None and second.lease_id != first.lease_id
+
+
+def test_asking_again_after_the_deadline_gives_a_new_lease(ledger: Ledger) -> None:
+    queue(ledger, "a")
+    first = ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)
+    second = ledger.lease("run", 1, 1, now=10.5, timeout_s=10.0)
+    assert first is not None and second is not None
+    assert first.lease_id != second.lease_id
+    assert not ledger.confirm(first.lease_id, "run", 10.6)
+    assert ledger.confirm(second.lease_id, "run", 10.6)
+
+
+def test_the_fence_opens_up_to_the_deadline_and_not_after_it(ledger: Ledger) -> None:
+    queue(ledger, "a", "b")
+    one = ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)
+    two = ledger.lease("run", 2, 1, now=0.0, timeout_s=10.0)
+    assert one is not None and two is not None
+    assert ledger.confirm(one.lease_id, "run", 10.0)
+    assert not ledger.confirm(two.lease_id, "run", 10.1), "late, even if nobody has swept yet"
+    assert not ledger.confirm("ghost", "run", 1.0)
+    assert not ledger.confirm(two.lease_id, "another run", 1.0)
+
+
+def test_a_confirmed_lease_no_longer_expires(ledger: Ledger, tmp_path: Path) -> None:
+    queue(ledger, "a")
+    lease = ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)
+    assert lease is not None and ledger.confirm(lease.lease_id, "run", 5.0)
+    ledger.close()
+    ledger = open_ledger(tmp_path)
+    assert ledger.expire_leases(1e9) == 0
+    assert ledger.confirm(lease.lease_id, "run", 1e9), "asked again, the fence answers the same"
+    assert ledger.state(A) is TurnState.LEASED
+
+
+def test_an_expired_lease_can_be_neither_confirmed_nor_applied(ledger: Ledger) -> None:
+    queue(ledger, "a")
+    lease = ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)
+    assert lease is not None
+    ledger.expire_leases(11.0)
+    assert not ledger.confirm(lease.lease_id, "run", 5.0)
+    assert not ledger.applied(lease.lease_id, "run", {})
+    assert ledger.state(A) is TurnState.QUEUED
+
+
+def test_a_step_that_was_not_confirmed_is_not_applied(ledger: Ledger) -> None:
+    queue(ledger, "a")
+    lease = ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)
+    assert lease is not None
+    assert not ledger.applied(lease.lease_id, "run", {})
+    assert ledger.state(A) is TurnState.LEASED
+
+
+def test_an_applied_step_is_written_down_once_with_its_reward_and_figures(ledger: Ledger) -> None:
+    queue(ledger, "a", "b")
+    lease = ledger.lease("run", 1, 2, now=0.0, timeout_s=10.0)
+    assert lease is not None and ledger.confirm(lease.lease_id, "run", 1.0)
+    assert ledger.applied(lease.lease_id, "run", {"loss": 0.25})
+    assert ledger.applied(lease.lease_id, "run", {"loss": 99.0}), "repeated: still true, nothing changes"
+    (step,) = ledger.steps()
+    assert (step.step, step.state, step.turns, step.reward_mean) == (1, StepState.APPLIED, 2, 1.0)
+    assert step.stats == {"loss": 0.25}
+    assert ledger.turns(state=TurnState.APPLIED)[0].step == 1
+
+
+def test_applied_turns_are_trained_once_a_checkpoint_includes_their_step(ledger: Ledger) -> None:
+    queue(ledger, "a", "b", "c")
+    take_step(ledger, "run", 1, 1)
+    take_step(ledger, "run", 2, 1)
+    take_step(ledger, "run", 3, 1)
+    assert ledger.checkpointed("run", 2)
+    states = [ledger.state(TurnId(t)) for t in ("a", "b", "c")]
+    assert states == [TurnState.TRAINED, TurnState.TRAINED, TurnState.APPLIED]
+    assert [s.state for s in ledger.steps()] == [StepState.APPLIED, StepState.TRAINED, StepState.TRAINED]
+    assert ledger.checkpointed("run", 2), "repeated"
+
+
+def test_a_checkpoint_report_may_overtake_the_report_of_its_step(ledger: Ledger) -> None:
+    queue(ledger, "a")
+    lease = ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)
+    assert lease is not None and ledger.confirm(lease.lease_id, "run", 1.0)
+    assert ledger.checkpointed("run", 1)
+    assert ledger.state(A) is TurnState.LEASED
+    assert ledger.applied(lease.lease_id, "run", {})
+    assert ledger.state(A) is TurnState.TRAINED
+
+
+def test_a_step_behind_the_run_cannot_be_leased_again(ledger: Ledger) -> None:
+    queue(ledger, "a", "b")
+    take_step(ledger, "run", 1, 1)
+    with pytest.raises(StepTaken):
+        ledger.lease("run", 1, 1, now=0.0, timeout_s=9.0)
+    ledger.checkpointed("run", 4)
+    with pytest.raises(StepTaken):
+        ledger.lease("run", 4, 1, now=0.0, timeout_s=9.0)
+
+
+def test_a_turn_can_be_taken_out_of_its_lease_for_good(ledger: Ledger) -> None:
+    queue(ledger, "a", "b")
+    lease = ledger.lease("run", 1, 2, now=0.0, timeout_s=10.0)
+    assert lease is not None
+    assert ledger.drop_leased(lease.lease_id, A, DropReason.BAD_REWARD)
+    assert not ledger.drop_leased(lease.lease_id, A, DropReason.MALFORMED)
+    assert not ledger.drop_leased("ghost", TurnId("b"), DropReason.MALFORMED)
+    assert ids(ledger.lease("run", 1, 2, now=1.0, timeout_s=10.0)) == ["b"]
+    assert ledger.counts().dropped == {DropReason.BAD_REWARD: 1}
+    ledger.expire_leases(11.0)
+    assert ledger.state(A) is TurnState.DROPPED
+
+
+def test_a_lease_that_ran_empty_frees_its_step(ledger: Ledger) -> None:
+    queue(ledger, "a", "b")
+    lease = ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)
+    assert lease is not None
+    ledger.drop_leased(lease.lease_id, A, DropReason.MALFORMED)
+    assert ids(ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)) == ["b"]
+    assert not ledger.confirm(lease.lease_id, "run", 1.0)

@@ -1,0 +1,252 @@
+"""A long random life with crashes, lost replies and replaced trainers, checked against what a trainer holds.
+
+The model beside the ledger is the trainer's own memory: the turns in its weights, and a copy of that
+set for every checkpoint. Whatever happens, the ledger's trained turns are those of a checkpoint that
+exists, no turn is applied to weights that hold it already, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from clawrl.ledger import FencedRun, LeasedTurns, Ledger
+from clawrl.ledger.states import check_move
+from clawrl.messages import DropReason, Turn, TurnId, TurnKind, TurnState
+from tests.test_ledger_durability import crash_image
+from tests.test_ledger_kit import Clock, Talk, ask, open_ledger, reply, serve, user, verdict
+
+MOST_STEPS = 1_500
+
+
+class World:
+    """The clients, the judge and the trainer around one ledger."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.path, self.crashes, self.clock = path, 0, Clock()
+        self.ledger = self.open(path / "0")
+        self.talks: list[tuple[str | None, str, Talk]] = []
+        self.served: list[Turn] = []
+        self.evidence: list[str] = []
+        self.runs = 0
+        self.weights: set[str] = set()
+        self.checkpoints: dict[int, set[str]] = {0: set()}
+        self.lease: LeasedTurns | None = None
+        self.step = 0
+        self.restart_trainer()
+
+    def open(self, path: Path) -> Ledger:
+        return open_ledger(path, self.clock, idle_timeout_s=40.0, keep_finished_turns=30, keep_trained_steps=6)
+
+    # Clients.
+
+    def talk(self) -> None:
+        session, owner, said = self.random.choice(
+            [*self.talks[-12:], (self.random.choice([None, "s1", "s2"]), self.random.choice("AB"), ())]
+        )
+        talk = said + user(self.random.choice(["go on", "wrong", "thanks"]))
+        turn_id = f"t{len(self.served)}"
+        side = self.random.random() < 0.1
+        arrival = ask(
+            turn_id,
+            talk,
+            session=session,
+            owner=owner,
+            kind=TurnKind.SIDE if side else TurnKind.MAIN,
+            ends=self.random.random() < 0.05,
+            at=self.clock.now,
+        )
+        if self.random.random() < 0.7:
+            self.note(self.ledger.arrive(arrival).to_judge)
+        if self.random.random() < 0.1:
+            self.served.append(serve(arrival, talk, "never recorded"))
+            return
+        answer = self.random.choice(["yes", "no", "maybe"])
+        turn = serve(arrival, talk, answer, version=self.step)
+        self.served.append(turn)
+        self.record(turn, DropReason.SIDE if side else self.random.choice([None, None, None, DropReason.GREEDY]))
+        self.talks.append((session, owner, talk + reply(answer)))
+
+    def record(self, turn: Turn, drop: DropReason | None) -> None:
+        for case in self.ledger.record(turn, drop).to_judge:
+            self.note(case)
+
+    def note(self, case: object) -> None:
+        if case is not None:
+            turn_id = case.turn_id  # type: ignore[attr-defined]
+            assert turn_id not in self.evidence, "evidence is handed out once"
+            self.evidence.append(turn_id)
+
+    def record_again(self) -> None:
+        known = [turn for turn in self.served[-20:] if self.ledger.state(turn.turn_id) is not None]
+        if known:
+            assert not self.ledger.record(self.random.choice(known)).new
+
+    # The judge and the operator.
+
+    def judge(self) -> None:
+        for case in self.ledger.awaiting_judgement(3):
+            value = self.random.choice([1, 1, -1, -1, 0, None])
+            drop = DropReason.NEUTRAL if value == 0 else None
+            assert self.ledger.judged(verdict(case.turn_id, value), drop)
+            assert not self.ledger.judged(verdict(case.turn_id, 1))
+
+    def pause_or_resume(self) -> None:
+        if self.ledger.paused():
+            self.ledger.resume()
+            assert self.ledger.counts().by_state.get(TurnState.JUDGED, 0) == 0
+        else:
+            queued = self.ledger.counts().by_state.get(TurnState.QUEUED, 0)
+            self.ledger.pause("walk", "because")
+            self.judge()
+            assert self.ledger.counts().by_state.get(TurnState.QUEUED, 0) == queued
+
+    # The trainer.
+
+    @property
+    def run(self) -> str:
+        return f"run{self.runs}"
+
+    def borrow(self) -> None:
+        again = self.ledger.lease(
+            self.run, self.step + 1, 4, minimum=1, now=self.clock.now, timeout_s=8.0, min_version=self.step - 40
+        )
+        if again is not None and self.lease is not None and self.clock.now <= self.lease.deadline:
+            assert again.lease_id == self.lease.lease_id
+        self.lease = again
+
+    def take_step(self) -> None:
+        lease = self.lease
+        if (
+            lease is None
+            or self.step >= MOST_STEPS
+            or not self.ledger.confirm(lease.lease_id, self.run, self.clock.now)
+        ):
+            self.lease = None
+            return
+        if self.random.random() < 0.1:
+            return  # confirmed, then interrupted before the optimizer moved; it may come back to it
+        learned = {turn.turn_id for turn, _ in lease.turns}
+        assert not learned & self.weights, "a turn is trained twice"
+        self.weights |= learned
+        self.step = lease.step
+        self.lease = None
+        if self.random.random() < 0.15:
+            self.maybe_checkpoint(1.0)
+            self.restart_trainer()  # died between the step and its report
+        else:
+            assert self.ledger.applied(lease.lease_id, self.run, {"loss": 1.0})
+        self.maybe_checkpoint(0.4)
+
+    def drop_one(self) -> None:
+        if self.lease is not None and self.lease.turns:
+            turn, _ = self.lease.turns[0]
+            if self.ledger.drop_leased(self.lease.lease_id, turn.turn_id, DropReason.BAD_REWARD):
+                if len(self.lease.turns) == 1:
+                    self.lease = None  # it ran empty: the next one for this step is another
+                self.borrow()
+
+    def maybe_checkpoint(self, chance: float) -> None:
+        if self.random.random() < chance:
+            self.checkpoints[self.step] = set(self.weights)
+            if self.random.random() < 0.7:
+                assert self.ledger.checkpointed(self.run, self.step)
+
+    def restart_trainer(self) -> None:
+        if self.runs:
+            stale, lease = self.run, self.lease
+        self.runs += 1
+        recent = [step for step in self.checkpoints if step >= max(self.checkpoints) - 4]
+        self.step = max(recent) if self.random.random() < 0.7 else self.random.choice(recent)
+        self.checkpoints = {s: held for s, held in self.checkpoints.items() if s <= self.step}
+        self.weights = set(self.checkpoints[self.step])
+        self.lease = None
+        assert not self.ledger.restored(self.run, self.step).out_of_reach
+        assert not {row.turn_id for row in self.rows(TurnState.TRAINED)} - self.weights
+        assert self.trained() == len(self.weights), "trained is what the checkpoint holds, no more, no less"
+        if self.runs > 1:
+            assert not self.ledger.checkpointed(stale, 10**6)
+            with pytest.raises(FencedRun):
+                self.ledger.lease(stale, 10**6, 1, now=0.0, timeout_s=1.0)
+            if lease is not None:
+                assert not self.ledger.confirm(lease.lease_id, stale, 0.0)
+
+    # The machine.
+
+    def crash(self) -> None:
+        """The process is killed, perhaps inside a batch; another one opens what is on disk."""
+        self.crashes += 1
+        target = self.path / str(self.crashes)
+        abandoned = self.ledger
+        if self.random.random() < 0.5:
+            with abandoned.transaction():
+                ghost = serve(ask(f"ghost{self.crashes}", user("boo")), user("boo"), "x")
+                abandoned.record(ghost)
+                abandoned.sweep(1e12)
+                crash_image(self.path / str(self.crashes - 1), target)
+        else:
+            crash_image(self.path / str(self.crashes - 1), target)
+        self.ledger = self.open(target)
+        assert self.ledger.state(TurnId(f"ghost{self.crashes}")) is None
+        abandoned.close()
+
+    def reopen(self) -> None:
+        self.ledger.close()
+        self.ledger = self.open(self.path / str(self.crashes))
+
+    def tidy(self) -> None:
+        self.clock.now += self.random.choice([0.5, 5.0, 15.0])
+        self.ledger.sweep(self.clock.now)
+        self.ledger.prune()
+
+    # What must hold.
+
+    def rows(self, state: TurnState) -> list:  # type: ignore[type-arg]
+        return self.ledger.turns(10**6, state=state)
+
+    def trained(self) -> int:
+        return self.ledger.counts().by_state.get(TurnState.TRAINED, 0)
+
+    def check(self) -> None:
+        counts = self.ledger.counts()
+        assert counts.adds_up, counts
+        held = self.rows(TurnState.TRAINED) + self.rows(TurnState.APPLIED)
+        assert {row.turn_id for row in held} <= self.weights
+        assert self.trained() + len(self.rows(TurnState.APPLIED)) == len(self.weights)
+        for row in self.ledger.turns(10**6):
+            log = self.ledger.transitions(row.turn_id)
+            assert log[-1].target is row.state
+            for before, after in zip([None, *log], log, strict=False):
+                assert after.source is (None if before is None else before.target)
+                check_move(row.turn_id, after.source, after.target)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_path: Path, seed: int) -> None:
+    world = World(tmp_path, seed)
+    operations = [
+        (world.talk, 30),
+        (world.record_again, 3),
+        (world.judge, 12),
+        (world.pause_or_resume, 2),
+        (world.borrow, 12),
+        (world.take_step, 12),
+        (world.drop_one, 1),
+        (world.tidy, 4),
+        (world.restart_trainer, 1),
+        (world.crash, 1),
+        (world.reopen, 1),
+    ]
+    chosen = world.random.choices([op for op, _ in operations], [weight for _, weight in operations], k=1_500)
+    for count, operation in enumerate(chosen):
+        operation()
+        if count % 50 == 0:
+            world.check()
+    world.restart_trainer()
+    world.check()
+    counts = world.ledger.counts()
+    assert counts.by_state[TurnState.TRAINED] > 30 and counts.by_state[TurnState.DROPPED] > 100
+    assert world.crashes > 5 and world.runs > 10, "the walk went where it was meant to go"

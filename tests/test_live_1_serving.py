@@ -1,0 +1,121 @@
+"""A running deployment answers real clients: whole, streamed, refused and abandoned."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import httpx
+import openai
+import pytest
+
+from tests.live import AUTH, MODEL, Live
+from tests.traffic import ask
+
+HELLO = [{"role": "user", "content": "hello, tell me about plants"}]
+
+
+def test_health_and_readiness_need_no_key(live: Live) -> None:
+    assert httpx.get(f"{live.url}/healthz").json() == {"ok": True}
+    ready = httpx.get(f"{live.url}/readyz", timeout=20)
+    assert ready.status_code == 200
+    assert ready.json() == {"ready": True, "policy": True, "judge": True, "coordinator": True}
+
+
+def test_the_model_list_names_the_served_model(live: Live) -> None:
+    (model,) = live.client().models.list().data
+    assert model.id == MODEL and model.max_model_len == 512  # type: ignore[attr-defined]
+    assert live.client().models.retrieve(MODEL).id == MODEL
+
+
+def test_a_stream_comes_in_pieces_and_ends_properly(live: Live) -> None:
+    stream = live.client().chat.completions.create(
+        model=MODEL, messages=HELLO, stream=True, stream_options={"include_usage": True}, max_tokens=40
+    )
+    chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) > 3
+    assert chunks[-2].choices[0].finish_reason in ("stop", "length")
+    assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens > 0
+
+
+def test_the_first_token_leaves_long_before_the_last(live: Live) -> None:
+    for _ in range(5):  # a random model may end its answer at once
+        times = []
+        for chunk in live.client().chat.completions.create(model=MODEL, messages=HELLO, stream=True, max_tokens=400):
+            if chunk.choices and chunk.choices[0].delta.content:
+                times.append(time.monotonic())
+        if len(times) > 100:
+            break
+    assert times[-1] - times[0] > 0.2, "a faked stream delivers everything at once"
+
+
+def test_logprobs_are_the_engines_own(live: Live) -> None:
+    reply = live.client().chat.completions.create(model=MODEL, messages=HELLO, logprobs=True, max_tokens=10)
+    entries = reply.choices[0].logprobs.content
+    assert len(entries) == reply.usage.completion_tokens and all(entry.logprob < 0 for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "code"),
+    [
+        ({"model": "gpt-9"}, openai.NotFoundError, "model_not_found"),
+        ({"messages": []}, openai.BadRequestError, None),
+        ({"messages": "hello"}, openai.BadRequestError, None),
+        ({"messages": [{"role": "user", "content": "x " * 3000}]}, openai.BadRequestError, "context_length_exceeded"),
+        ({"temperature": "hot"}, openai.BadRequestError, None),
+        ({"n": 2}, openai.BadRequestError, None),
+    ],
+)
+def test_a_bad_request_gets_the_status_and_code_that_the_sdk_expects(
+    live: Live, change: dict[str, object], error: type[openai.APIStatusError], code: str | None
+) -> None:
+    with pytest.raises(error) as caught:
+        live.client().chat.completions.create(**{"model": MODEL, "messages": HELLO, **change})  # type: ignore[call-overload]
+    assert caught.value.type == "invalid_request_error"
+    if code:
+        assert caught.value.code == code
+
+
+def test_bad_json_a_wrong_key_and_an_unknown_path_are_openai_errors(live: Live) -> None:
+    url = f"{live.url}/v1/chat/completions"
+    bad_json = httpx.post(url, content=b"{nope", headers=AUTH)
+    wrong_key = httpx.post(url, json={}, headers={"Authorization": "Bearer nope"})
+    no_key = httpx.get(f"{live.url}/clawrl/status")
+    unknown = httpx.get(f"{live.url}/v1/nothing", headers=AUTH)
+    assert [r.status_code for r in (bad_json, wrong_key, no_key, unknown)] == [400, 401, 401, 404]
+    for reply in (bad_json, wrong_key, no_key, unknown):
+        assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+    assert wrong_key.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_sampling_beyond_the_plain_distribution_is_honoured_but_does_not_train(live: Live) -> None:
+    client = live.client()
+    session = f"plain-{time.time()}"
+    greedy = [ask(client, HELLO, stream=False, session=session, temperature=0, max_tokens=8).text for _ in range(2)]
+    assert greedy[0] == greedy[1]
+    ask(client, HELLO, stream=False, session=session, top_p=0.5, max_tokens=8)
+    ask(client, HELLO, stream=False, session=session, extra_body={"turn_type": "side"}, max_tokens=8)
+    reasons = [turn["drop_reason"] for turn in live.turns() if turn["session"] == session]
+    # An answer without any visible text is dropped as empty first.
+    assert set(reasons) <= {"greedy", "filtered", "side", "empty"} and reasons.count("side") == 1
+
+
+def test_a_client_that_disconnects_frees_its_slot_and_its_turn_is_recorded_as_aborted(live: Live) -> None:
+    before = live.status()["turns"]["dropped"].get("aborted", 0)
+    sockets = []
+    for _ in range(8):
+        body = (
+            '{"model": "tiny", "stream": true, "max_tokens": 480, "temperature": 1.9,'
+            ' "messages": [{"role": "user", "content": "hello"}]}'
+        )
+        connection = socket.create_connection(("127.0.0.1", live.port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: {AUTH['Authorization']}\r\n"
+        connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        sockets.append(connection)
+    for connection in sockets:
+        connection.recv(1024)  # the stream has begun
+        connection.close()
+    live.wait_for(lambda s: s["turns"]["dropped"].get("aborted", 0) > before, timeout_s=5, what="aborted turns")
+    live.wait_for(lambda s: all(r["running"] == 0 for r in s["replicas"]), timeout_s=10, what="free slots")
+    ask(live.client(), HELLO, stream=True, session=None, max_tokens=5)

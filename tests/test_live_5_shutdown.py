@@ -1,0 +1,63 @@
+"""Ctrl-C: open streams end as aborted, every recorded turn is kept, no process stays. Runs last: it ends `live`."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import openai
+
+from clawrl.ledger.config import LedgerConfig
+from clawrl.ledger.store import Ledger
+from clawrl.messages import DropReason, TurnState
+from tests.live import MODEL, Live
+
+
+def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
+    recorded = live.status()["turns"]["recorded"]
+    opened = threading.Barrier(4)
+    ended: list[str] = []
+
+    def long_stream() -> None:
+        try:
+            stream = live.client().chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True, max_tokens=480, temperature=1.9
+            )
+            next(iter(stream))
+            opened.wait(30)
+            for _ in stream:
+                pass
+            ended.append("complete")
+        except openai.APIError as error:
+            ended.append(type(error).__name__)
+
+    threads = [threading.Thread(target=long_stream, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    opened.wait(30)
+    left = live.stop()
+    assert left == [], [process.cmdline() for process in left]
+    for thread in threads:
+        thread.join(20)
+    assert len(ended) == 3
+    with Ledger(live.home / "tiny" / "ledger.sqlite", LedgerConfig()) as ledger:
+        counts = ledger.counts()
+        assert counts.adds_up
+        assert counts.recorded == recorded + 3
+        aborted = [row for row in ledger.turns(10) if row.drop_reason is DropReason.ABORTED]
+        assert len(aborted) == sum(how != "complete" for how in ended)
+
+
+def test_started_again_it_goes_on_where_it_stopped(live: Live) -> None:
+    with Ledger(live.home / "tiny" / "ledger.sqlite", LedgerConfig()) as ledger:
+        before, version = ledger.counts(), ledger.current_version()
+    assert version is not None
+    live.start()
+    try:
+        status = live.wait_for(lambda s: s["replicas"] and all(r["version"] >= version.version for r in s["replicas"]))
+        assert status["turns"]["recorded"] == before.recorded
+        assert status["turns"]["by_state"].get("trained", 0) >= before.by_state.get(TurnState.TRAINED, 0)
+        time.sleep(1)
+        assert live.status()["version"] >= version.version
+    finally:
+        assert live.stop() == []

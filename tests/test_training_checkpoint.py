@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from clawrl.methods.binary_rl import BinaryRL
+from clawrl.methods.config import BinaryRLConfig
+from clawrl.training.checkpoint import load_checkpoint, read_step, save_checkpoint
+from clawrl.training.config import TrainingConfig
+from clawrl.training.model import full_parameters, load_model
+from clawrl.training.policy_trainer import PolicyTrainer
+from tests.tiny_model import build_tiny_model
+from tests.training_samples import make_sample
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = build_tiny_model(tmp_path / "model")
+
+    def start() -> PolicyTrainer:
+        config = TrainingConfig(learning_rate=1e-3, weight_decay=0.01)
+        return PolicyTrainer(load_model(model, dtype=dtype), None, BinaryRL(BinaryRLConfig()), config)
+
+    def advance(trainer: PolicyTrainer, steps: range) -> PolicyTrainer:
+        for i in steps:
+            trainer.compute([make_sample(f"{i}{j}", 4, 6, reward=(-1.0) ** (i + j // 2)) for j in range(3)])
+            trainer.apply()
+        return trainer
+
+    straight = advance(start(), range(6))
+    save_checkpoint(tmp_path / "checkpoint", advance(start(), range(3)).state_dict())
+    resumed = start()
+    state = load_checkpoint(tmp_path / "checkpoint")
+    assert state is not None
+    resumed.load_state_dict(state)
+    assert resumed.step == 3
+    advance(resumed, range(3, 6))
+    assert resumed.step == straight.step == 6
+    assert resumed.method_state == straight.method_state
+    for (name, left), (_, right) in zip(full_parameters(resumed._model), full_parameters(straight._model), strict=True):
+        assert torch.equal(left, right), name
+
+
+def test_the_step_is_known_without_reading_a_tensor(tmp_path: Path) -> None:
+    assert read_step(tmp_path) is None and load_checkpoint(tmp_path) is None
+    save_checkpoint(tmp_path, {"step": 12, "weights": torch.ones(3)})
+    for file in tmp_path.glob("*.pt"):
+        file.write_bytes(b"not a tensor")
+    assert read_step(tmp_path) == 12
+
+
+def test_a_crash_before_the_index_leaves_the_previous_checkpoint_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, {"step": 1, "weights": torch.ones(3)})
+    written: list[str] = []
+    replace = Path.replace
+
+    def crash_at_the_index(self: Path, target: Path) -> Path:
+        written.append(Path(target).name)
+        if Path(target).name == "checkpoint.json":
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", crash_at_the_index)
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(tmp_path, {"step": 2, "weights": torch.zeros(3)})
+    assert len(written) == 2
+    state = load_checkpoint(tmp_path)
+    assert state is not None and state["step"] == read_step(tmp_path) == 1
+    assert torch.equal(state["weights"], torch.ones(3))
+    save_checkpoint(tmp_path, {"step": 3, "weights": torch.zeros(3)})
+    assert read_step(tmp_path) == 3
+    assert len(list(tmp_path.glob("step-*"))) == 1
+
+
+def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"step": 1})
+    (tmp_path / "checkpoint.json").write_text('{"step": 1, "world_size": 2}')
+    with pytest.raises(ValueError, match="2 ranks, but 1"):
+        load_checkpoint(tmp_path)

@@ -1,0 +1,154 @@
+"""Two gloo ranks against one. The ranks are spawned once and write what they saw; the tests read it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from clawrl.messages import Sample
+from clawrl.methods.binary_rl import BinaryRL
+from clawrl.methods.config import BinaryRLConfig
+from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
+from clawrl.training.config import TrainingConfig
+from clawrl.training.model import full_parameters, load_model
+from clawrl.training.policy_trainer import PolicyTrainer
+from tests.tiny_model import build_tiny_model
+from tests.training_samples import make_sample
+
+torch.set_num_threads(1)
+
+LAYOUTS = {
+    # name: (tp_size, fsdp_size, tied embeddings); an untied, row-sharded embedding has a gradient placed differently.
+    "tp": (2, 1, False),
+    "tp_tied": (2, 1, True),
+    "fsdp": (1, 2, False),
+}
+LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def make_trainer(folder: Path, tp_size: int = 1, fsdp_size: int = 1) -> PolicyTrainer:
+    def load() -> Any:
+        return load_model(folder, dtype=torch.float32, tp_size=tp_size, fsdp_size=fsdp_size)
+
+    # A large epsilon makes Adam's step a smooth function of the gradient, so that rounding stays rounding.
+    config = TrainingConfig(
+        tp_size=tp_size,
+        fsdp_size=fsdp_size,
+        learning_rate=1e-2,
+        adam_eps=1e-3,
+        updates_per_batch=2,
+        micro_batch_tokens=24,
+        max_grad_norm=0.5,
+    )
+    return PolicyTrainer(load(), load(), BinaryRL(BinaryRLConfig(kl_coef=0.1)), config)
+
+
+def batch(i: int) -> list[Sample]:
+    return [make_sample(f"{i}{j}", 3 + j, 9 - j, reward=(-1.0) ** j) for j in range(3)]
+
+
+def observe(folder: Path, scratch: Path, tp_size: int = 1, fsdp_size: int = 1) -> dict[str, Any]:
+    trainer = make_trainer(folder, tp_size, fsdp_size)
+    plan = trainer.compute(batch(0))
+    seen: dict[str, Any] = {"metrics": dict(plan.metrics), "gradients": full_gradients(trainer)}
+    trainer.apply()
+    seen["weights"] = dict(full_parameters(trainer._model))
+
+    seen["reasons"] = []
+    for bad in ([make_sample("m", 3, 4, mask=[False] * 4)], [make_sample("n", 3, 4, logps=[float("nan")] * 4)]):
+        trainer.compute(bad)
+        seen["reasons"].append(str(trainer.apply().reason))
+    seen["weights_after_bad"] = dict(full_parameters(trainer._model))
+
+    save_checkpoint(scratch, trainer.state_dict())
+    resumed = make_trainer(folder, tp_size, fsdp_size)
+    state = load_checkpoint(scratch)
+    assert state is not None
+    resumed.load_state_dict(state)
+    for name, one in (("straight", trainer), ("resumed", resumed)):
+        one.compute(batch(1))
+        one.apply()
+        seen[name] = dict(full_parameters(one._model))
+    return seen
+
+
+def full_gradients(trainer: PolicyTrainer) -> dict[str, torch.Tensor]:
+    whole = {}
+    for name, parameter in trainer._model.named_parameters():
+        gradient = trainer.optimizer.masters[name].grad
+        assert gradient is not None
+        if isinstance(parameter, DTensor):
+            gradient = DTensor.from_local(
+                gradient,
+                parameter.device_mesh,
+                parameter.placements,
+                shape=parameter.shape,
+                stride=parameter.stride(),
+            ).full_tensor()
+        whole[name] = gradient.clone()
+    return whole
+
+
+def run_rank(rank: int, root: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{root}/rendezvous", rank=rank, world_size=2)
+    for name, (tp_size, fsdp_size, tied) in LAYOUTS.items():
+        seen = observe(root / f"model-{tied}", root / f"checkpoint-{name}", tp_size, fsdp_size)
+        torch.save(seen, root / f"{name}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("parallel")
+    for tied in (False, True):
+        build_tiny_model(root / f"model-{tied}", tie_embeddings=tied)
+        torch.save(observe(root / f"model-{tied}", root / f"checkpoint-{tied}"), root / f"one-{tied}.pt")
+    torch.multiprocessing.spawn(run_rank, (root,), nprocs=2)
+    return root
+
+
+def load(root: Path, layout: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    return [torch.load(root / f"{layout}-{r}.pt") for r in range(2)], torch.load(root / f"one-{LAYOUTS[layout][2]}.pt")
+
+
+@LAYOUT
+def test_two_ranks_give_the_loss_gradients_and_weights_of_one(root: Path, layout: str) -> None:
+    ranks, one = load(root, layout)
+    for seen in ranks:
+        for key, value in one["metrics"].items():
+            assert seen["metrics"][key] == pytest.approx(value, abs=1e-5), key
+        for what in ("gradients", "weights", "straight"):
+            assert list(seen[what]) == list(one[what])
+            for name, tensor in one[what].items():
+                torch.testing.assert_close(seen[what][name], tensor, rtol=0, atol=1e-5, msg=f"{what} of {name}")
+    start = dict(full_parameters(load_model(root / f"model-{LAYOUTS[layout][2]}", dtype=torch.float32)))
+    moved = max((one["weights"][name] - start[name]).abs().max().item() for name in start)
+    assert moved > 1e-3
+
+
+@LAYOUT
+def test_ranks_never_part_ways(root: Path, layout: str) -> None:
+    (left, right), _ = load(root, layout)
+    assert left["metrics"] == right["metrics"]
+    for name in left["straight"]:
+        assert torch.equal(left["straight"][name], right["straight"][name]), name
+
+
+@LAYOUT
+def test_bad_batches_are_skipped_by_both_ranks_without_a_hang(root: Path, layout: str) -> None:
+    for seen in load(root, layout)[0]:
+        assert seen["reasons"] == ["all_masked", "non_finite_gradient"]
+        for name, tensor in seen["weights"].items():
+            assert torch.equal(seen["weights_after_bad"][name], tensor), name
+
+
+@LAYOUT
+def test_ranks_resume_from_their_own_files_bit_by_bit(root: Path, layout: str) -> None:
+    assert len(list((root / f"checkpoint-{layout}").glob("*.pt"))) == 2
+    for seen in load(root, layout)[0]:
+        for name, tensor in seen["straight"].items():
+            assert torch.equal(seen["resumed"][name], tensor), name

@@ -1,0 +1,211 @@
+"""A publish is all or nothing, whatever dies in the middle. Replicas here are coroutines, transfers are not real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
+from clawrl.weights.config import PublishConfig
+from clawrl.weights.members import Abort, CatchUp, Command, Commit, Members, Outcome, Prepare, Receive
+from clawrl.weights.transaction import Publishing, PublishFailed
+
+CONFIG = PublishConfig(prepare_timeout_s=0.3, transfer_timeout_s=0.3, commit_timeout_s=0.3)
+
+
+def manifest(version: int) -> WeightManifest:
+    return WeightManifest(version=version, kind=WeightKind.FULL, tensors=(), buckets=(), digest=f"d{version}")
+
+
+class FakeReplica:
+    """Polls like a real one. ``fails`` names commands that it refuses, ``mute`` those that it never answers."""
+
+    def __init__(self, name: str, members: Members) -> None:
+        self.name, self.members = name, members
+        self.version = 0
+        self.staged: int | None = None
+        self.fails: set[type] = set()
+        self.mute: set[type] = set()
+        self.seen: list[type] = []
+        self.task = asyncio.create_task(self._live())
+
+    async def _live(self) -> None:
+        while True:
+            order = await self.members.poll(self.name, self.version, {}, timeout_s=0.1)
+            if order is None:
+                continue
+            self.seen.append(type(order.command))
+            if type(order.command) in self.mute:
+                await asyncio.sleep(3600)
+            outcome = Outcome(ok=False, detail="refused") if type(order.command) in self.fails else self._do(order.command)
+            self.members.report(self.name, order.number, self.version, outcome)
+
+    def _do(self, command: Command) -> Outcome:
+        match command:
+            case Receive(manifest=received):
+                self.staged = received.version
+            case Commit(version=version):
+                assert self.staged == version
+                self.version = version
+                return Outcome(ok=True, stats={"hold_ms": 1.0})
+            case Abort():
+                self.staged = None
+            case CatchUp(version=current):
+                self.version = current.version
+        return Outcome(ok=True)
+
+
+class World:
+    def __init__(self) -> None:
+        self.members = Members(expires_s=5.0)
+        self.decided: list[PolicyVersion] = []
+        self.publishing = Publishing(self.members, CONFIG, self._decide)
+
+    async def _decide(self, version: PolicyVersion) -> None:
+        self.decided.append(version)
+
+    async def replicas(self, count: int) -> list[FakeReplica]:
+        made = [FakeReplica(f"r{i}", self.members) for i in range(count)]
+        await asyncio.sleep(0.02)
+        return made
+
+    async def publish(self, version: int) -> PolicyVersion:
+        meeting = await self.publishing.begin(manifest(version), version, "/snap", "127.0.0.1", 1)
+        return await self.publishing.finish(meeting.name)
+
+
+def played(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        await story(World())
+
+    asyncio.run(run())
+
+
+def test_all_replicas_commit_and_the_decision_is_on_disk_before_the_first_commit() -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(3)
+        decided_at_commit: list[int] = []
+        for replica in replicas:
+            original = replica._do
+            replica._do = lambda command, original=original: (  # type: ignore[method-assign]
+                decided_at_commit.append(len(world.decided)) if isinstance(command, Commit) else None,
+                original(command),
+            )[1]
+        version = await world.publish(1)
+        assert [replica.version for replica in replicas] == [1, 1, 1]
+        assert decided_at_commit == [1, 1, 1]
+        assert version.stats["committed"] == 3 and version.stats["hold_ms"] == 1.0
+
+    played(story)
+
+
+def test_without_replicas_a_version_is_decided_for_those_who_come_later() -> None:
+    async def story(world: World) -> None:
+        meeting = await world.publishing.begin(manifest(1), 1, "/snap", "127.0.0.1", 1)
+        assert meeting.world == 1
+        assert (await world.publishing.finish(meeting.name)).version == 1
+
+    played(story)
+
+
+@pytest.mark.parametrize("kind", ["fails", "mute"])
+def test_a_replica_that_does_not_prepare_is_left_out(kind: str) -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(3)
+        getattr(replicas[1], kind).add(Prepare)
+        meeting = await world.publishing.begin(manifest(1), 1, "/snap", "127.0.0.1", 1)
+        assert meeting.world == 3
+        await world.publishing.finish(meeting.name)
+        assert [replica.version for replica in replicas] == [1, 0, 1]
+
+    played(story)
+
+
+@pytest.mark.parametrize("kind", ["fails", "mute"])
+def test_a_failed_transfer_aborts_for_all_and_the_next_publish_works(kind: str) -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(2)
+        getattr(replicas[0], kind).add(Receive)
+        with pytest.raises(PublishFailed, match="r0"):
+            await world.publish(1)
+        assert world.decided == [] and [replica.version for replica in replicas] == [0, 0]
+        assert not world.publishing.busy
+        await asyncio.sleep(0.05)
+        assert replicas[1].staged is None, "the abort reaches those who had staged"
+        replicas[0].fails.clear()
+        if kind == "mute":
+            replicas[0].task.cancel()
+        await asyncio.sleep(0.15)
+        await world.publish(2)
+        assert replicas[1].version == 2 and [v.version for v in world.decided] == [2]
+
+    played(story)
+
+
+@pytest.mark.parametrize("kind", ["fails", "mute"])
+def test_a_replica_that_misses_the_commit_catches_up_from_the_snapshot(kind: str) -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(2)
+        getattr(replicas[0], kind).add(Commit)
+        version = await world.publish(1)
+        assert version.stats["committed"] == 1 and replicas[1].version == 1
+        if kind == "mute":
+            replicas[0].task.cancel()
+            replicas[0] = FakeReplica("r0", world.members)
+        await asyncio.sleep(0.15)
+        await world.publishing.catch_up(version)
+        assert replicas[0].version == 1
+
+    played(story)
+
+
+def test_nobody_is_told_to_catch_up_while_a_publish_is_open() -> None:
+    async def story(world: World) -> None:
+        (replica,) = await world.replicas(1)
+        meeting = await world.publishing.begin(manifest(2), 2, "/snap", "127.0.0.1", 1)
+        old = PolicyVersion(version=1, step=1, snapshot="/old", digest="d", published_at=0.0)
+        await world.publishing.catch_up(old)
+        assert CatchUp not in replica.seen
+        await world.publishing.finish(meeting.name)
+
+    played(story)
+
+
+def test_a_newer_publish_ends_an_open_one_whose_trainer_died() -> None:
+    async def story(world: World) -> None:
+        (replica,) = await world.replicas(1)
+        first = await world.publishing.begin(manifest(1), 1, "/snap", "127.0.0.1", 1)
+        await asyncio.sleep(0.05)
+        await world.publish(2)
+        with pytest.raises(PublishFailed, match="not open"):
+            await world.publishing.finish(first.name)
+        assert replica.version == 2 and [v.version for v in world.decided] == [2]
+
+    played(story)
+
+
+def test_a_coordinator_that_restarted_knows_no_open_publish() -> None:
+    async def story(world: World) -> None:
+        with pytest.raises(PublishFailed, match="restarted"):
+            await world.publishing.finish("a name from before")
+        await world.publishing.abort("a name from before", "why not")
+
+    played(story)
+
+
+def test_a_replica_that_goes_silent_is_forgotten_and_comes_back_by_polling() -> None:
+    async def story(world: World) -> None:
+        now = [0.0]
+        members = Members(expires_s=5.0, clock=lambda: now[0])
+        assert await members.poll("r", 0, {"running": 1}, timeout_s=0.01) is None
+        assert members.alive() == ["r"] and members.describe() == [{"replica": "r", "version": 0, "running": 1}]
+        now[0] = 6.0
+        assert members.alive() == []
+        assert not (await members.call("r", Abort(version=1), timeout_s=0.1)).ok
+        await members.poll("r", 0, {}, timeout_s=0.01)
+        assert members.alive() == ["r"]
+
+    played(story)
