@@ -13,7 +13,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
-from clawrl.actors.ingress import Ingress, api
+from clawrl.actors.ingress import Ingress
 from clawrl.actors.judge import Judge
 from clawrl.actors.rollout import Rollout
 from clawrl.actors.supervisor import Supervisor
@@ -52,7 +52,7 @@ def app(args: Deployment) -> Application:
         graceful_shutdown_timeout_s=20,
         request_router_config=_STICKY,
     )
-    ingress = serve.deployment(serve.ingress(api)(Ingress), name="Ingress").options(
+    ingress = serve.deployment(Ingress, name="Ingress").options(
         ray_actor_options={"num_cpus": 0}, max_ongoing_requests=_UNLIMITED, graceful_shutdown_timeout_s=5
     )
     judged = judge.bind(args)

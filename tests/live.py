@@ -124,7 +124,7 @@ class Live:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start(self, timeout_s: float = 120.0) -> None:
+    def start(self, timeout_s: float = 240.0) -> None:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [str(Path(sys.executable).parent / "serve"), "run", str(self._file)],

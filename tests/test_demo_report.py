@@ -183,6 +183,7 @@ def test_progress_shows_version_reward_accepted_share_sessions_and_queue() -> No
         (["/x/ray/core/src/ray/gcs/gcs_server", "--log_dir=/tmp"], "gcs_server"),
         (["/x/bin/python", "-u", "/x/ray/dashboard/dashboard.py", "--host=127.0.0.1"], "dashboard"),
         (["/x/bin/python", "/x/bin/serve", "run", "--address", "local", "deployments/laptop.yaml"], "serve run"),
+        (["ray-dashboard-MetricsHead-0 (/x/bin/python -B -c 'from multiprocessing.forkserver')"], "dashboard"),
         ([], "unknown"),
     ],
 )

@@ -83,3 +83,15 @@ def test_every_statement_finds_its_rows_through_an_index(tmp_path: Path, operati
             )
             assert bounded, f"{step['detail']}: {statement}"
     assert planned > 3
+
+
+def test_many_finished_twins_do_not_slow_the_search_for_the_one_that_waits(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    statements: list[str] = []
+    ledger._db.trace(statements.append)
+    ledger.arrive(ask("n", HI + reply("hello") + user("x")))
+    ledger._db.trace(None)
+    searches = [s for s in statements if s.startswith("SELECT turn_id, session FROM turns")]
+    plans = [ledger._db.rows(f"EXPLAIN QUERY PLAN {search}")[0]["detail"] for search in searches]
+    assert "turns_anonymous_awaiting" in plans[0]
+    assert "turns_anonymous " in plans[1]

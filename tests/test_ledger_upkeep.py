@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawrl.ledger import Swept
-from clawrl.messages import DropReason, TurnId, TurnState
+from clawrl.messages import DropReason, PolicyVersion, TurnId, TurnState
 from tests.test_ledger_kit import Clock, ask, open_ledger, queue, reply, say, serve, take_step, user, verdict
 
 HI = user("hi")
@@ -153,18 +153,39 @@ def test_without_a_trainer_no_trained_turn_is_pruned_by_guess(tmp_path: Path) ->
     assert ledger.state(TurnId("b")) is TurnState.TRAINED
 
 
+def test_a_pruned_step_is_remembered_when_an_earlier_one_is_pruned_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clawrl.ledger.upkeep.BATCH", 1)
+    ledger = open_ledger(tmp_path, keep_finished_turns=1, keep_trained_steps=0)
+    ledger.restored("one", 0)
+    queue(ledger, "a", "b", "c")
+    ledger.lease("one", 1, 1, now=0.0, timeout_s=10.0)
+    take_step(ledger, "one", 2, 1)
+    ledger.expire_leases(11.0)
+    take_step(ledger, "one", 3, 2)
+    ledger.checkpointed("one", 3)
+    assert [(row.turn_id, row.step) for row in ledger.turns()] == [("c", 3), ("b", 2), ("a", 3)]
+    assert [ledger.prune(), ledger.prune(), ledger.prune()] == [1, 1, 0]
+    assert ledger.restored("two", 2).out_of_reach
+
+
 def test_history_of_versions_steps_runs_and_leases_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clawrl.ledger.upkeep.KEEP_HISTORY", 3)
     ledger = open_ledger(tmp_path)
     for i in range(6):
         ledger.restored(f"run{i}", i)
-        queue(ledger, f"t{i}")
-        take_step(ledger, f"run{i}", i + 1, 1)
+        ledger.commit_version(PolicyVersion(version=i, step=i, snapshot="s", digest="d", published_at=0.0))
     queue(ledger, "lent")
-    ledger.lease("run5", 7, 1, now=0.0, timeout_s=1e12)
+    ledger.lease("run5", 99, 1, now=0.0, timeout_s=1e12)
+    for step in range(6, 12):
+        queue(ledger, f"t{step}")
+        take_step(ledger, "run5", step, 1)
     ledger.prune()
-    assert [rows(ledger, t) for t in ("steps", "runs", "leases")] == [3, 3, 3]
-    assert ledger.state(TurnId("lent")) is TurnState.LEASED
+    assert [rows(ledger, t) for t in ("versions", "steps", "runs")] == [3, 3, 3]
+    assert rows(ledger, "leases") == 4, "the newest three, and one that still holds a turn"
+    assert ledger.expire_leases(1e13) == 1
+    assert ledger.state(TurnId("lent")) is TurnState.QUEUED
 
 
 def test_ten_thousand_sessions_that_nobody_closes_leave_a_bounded_ledger(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from clawrl.messages import DropReason, Turn, TurnId, TurnKind, TurnState
 from tests.test_ledger_durability import crash_image
 from tests.test_ledger_kit import Clock, Talk, ask, open_ledger, reply, serve, user, verdict
 
-MOST_STEPS = 1_500
-
 
 class World:
     """The clients, the judge and the trainer around one ledger."""
@@ -120,11 +118,7 @@ class World:
 
     def take_step(self) -> None:
         lease = self.lease
-        if (
-            lease is None
-            or self.step >= MOST_STEPS
-            or not self.ledger.confirm(lease.lease_id, self.run, self.clock.now)
-        ):
+        if lease is None or not self.ledger.confirm(lease.lease_id, self.run, self.clock.now):
             self.lease = None
             return
         if self.random.random() < 0.1:

@@ -224,6 +224,8 @@ def test_spaces_before_punctuation_are_kept_even_if_the_tokenizer_would_clean_th
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", True)
+    monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", True)
+    assert tokenizer.decode(tokenizer.encode("a ,")) == "a,"
     stream = TextStream(tokenizer)
     pieces = [stream.push([i]) for i in tokenizer.encode("spaces , and . dots")]
     assert "".join(pieces) + stream.finish() == "spaces , and . dots"

@@ -67,12 +67,22 @@ def observe(folder: Path, scratch: Path, tp_size: int = 1, fsdp_size: int = 1) -
     resumed = make_trainer(folder, tp_size, fsdp_size)
     state = load_checkpoint(scratch)
     assert state is not None
+    look(resumed)
     resumed.load_state_dict(state)
     for name, one in (("straight", trainer), ("resumed", resumed)):
-        one.compute(batch(1))
-        one.apply()
+        for i in (1, 2):
+            one.compute(batch(i))
+            if one is trainer:
+                look(one)
+            one.apply()
         seen[name] = dict(full_parameters(one._model))
     return seen
+
+
+@torch.no_grad()
+def look(trainer: PolicyTrainer) -> None:
+    """A forward pass without a backward pass: FSDP then keeps weights gathered that the next write makes stale."""
+    trainer._model(input_ids=torch.tensor([[3, 4, 5]]))
 
 
 def full_gradients(trainer: PolicyTrainer) -> dict[str, torch.Tensor]:

@@ -211,6 +211,7 @@ def test_a_discarded_step_leaves_nothing_behind(folder: Path) -> None:
     before = weights(interrupted)
     interrupted.compute([make_sample("z", 7, 9)])
     interrupted.discard()
+    assert gradients(interrupted) == {}
     assert interrupted.step == 0 and interrupted.method_state == {"baseline": 0.0}
     assert_same(weights(interrupted), before)
     for one in (interrupted, straight):

@@ -40,7 +40,7 @@ class FakeReplica:
             self.seen.append(type(order.command))
             if type(order.command) in self.mute:
                 await asyncio.sleep(3600)
-            outcome = Outcome(ok=False, detail="refused") if type(order.command) in self.fails else self._do(order.command)
+            outcome = Outcome(ok=False, detail=f"{self.name} refused") if type(order.command) in self.fails else self._do(order.command)
             self.members.report(self.name, order.number, self.version, outcome)
 
     def _do(self, command: Command) -> Outcome:

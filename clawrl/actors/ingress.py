@@ -6,8 +6,7 @@ costs the client nothing but time; after it the stream ends in an error and the 
 Stateless: any number of ingress replicas may run.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: the routes are copied without the names that only annotations use.
 import asyncio
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
@@ -47,6 +47,24 @@ _PROBE_TIMEOUT_S = 4.0
 _TRIES = 5
 
 
+def _refusal(refused: Refused) -> errors.ApiError:
+    if refused.overloaded:
+        return errors.overloaded()
+    return errors.invalid_request(refused.message, refused.param)
+
+
+async def _answers(call: Any) -> bool:
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            await call
+    except Exception:
+        return False
+    return True
+
+
+# Decorated here and not in the graph: Serve rewrites the signatures of the methods and copies them, with the names
+# that they use, at this moment. So what they use stands above.
+@serve.ingress(api)
 class Ingress:
     def __init__(self, deployment: Deployment, rollout: DeploymentHandle, judge: DeploymentHandle) -> None:
         self._config = deployment.serving
@@ -232,18 +250,3 @@ class Ingress:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _refusal(refused: Refused) -> errors.ApiError:
-    if refused.overloaded:
-        return errors.overloaded()
-    return errors.invalid_request(refused.message, refused.param)
-
-
-async def _answers(call: Any) -> bool:
-    try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            await call
-    except Exception:
-        return False
-    return True

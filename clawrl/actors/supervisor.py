@@ -16,28 +16,13 @@ from ray import serve
 from ray.exceptions import RayActorError
 
 from clawrl.actors.calls import NAMESPACE, coordinator_name, driver_name
-from clawrl.actors.coordinator import Coordinator
+from clawrl.actors.coordinator_actor import CoordinatorActor
 from clawrl.actors.trainer_driver import TrainerDriver
 from clawrl.config import Deployment
-from clawrl.messages import Judgement, JudgeRequest
-from clawrl.methods.registry import build_method
 
 log = logging.getLogger(__name__)
 _CALL_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 45.0
-
-
-class CoordinatorActor(Coordinator):
-    """The coordinator as Ray runs it: it finds its judge by name."""
-
-    def __init__(self, deployment: Deployment, app_name: str) -> None:
-        judge = serve.get_deployment_handle("Judge", app_name=app_name)
-
-        async def ask_judge(request: JudgeRequest) -> Judgement:
-            judgement: Judgement = await judge.judge.remote(request)
-            return judgement
-
-        super().__init__(deployment, build_method(deployment.trainer.method), ask_judge)
 
 
 class Supervisor:

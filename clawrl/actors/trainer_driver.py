@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import Any
-
-from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from typing import TYPE_CHECKING, Any
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
-from clawrl.actors.train_loop import train_loop
 from clawrl.config import Deployment
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
 
 log = logging.getLogger(__name__)
 _RETRY_S = 10.0
@@ -57,6 +56,12 @@ class TrainerDriver:
         self._tell("stopped")
 
     def _trainer(self) -> TorchTrainer:
+        # Here and not above: the supervisor imports this module, and torch is slow to load where it is not used.
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        from clawrl.actors.train_loop import train_loop
+
         training = self._deployment.trainer.training
         resources: dict[str, Any] = {"CPU": self._deployment.trainer.resources.num_cpus}
         gpus = self._deployment.trainer.resources.num_gpus

@@ -134,6 +134,8 @@ def role_of(cmdline: list[str]) -> str:
     if match := _RAY_TITLE.search(line):
         # Titles look like ray::ServeReplica:app:Rollout.handle_request or ray::Coordinator.lease().
         return match["title"].split(":")[-1].split(".")[0] or "ray worker"
+    if line.startswith("ray-dashboard"):
+        return "dashboard"
     program = Path(cmdline[0]).name if cmdline else "unknown"
     if program.startswith("python") and "run" in cmdline and "serve" in line:
         return "serve run"

@@ -6,16 +6,20 @@ function of its arguments, so every rank computes the same answer. Whether a tur
 aborted, stale) is decided before a method sees it.
 """
 
+from __future__ import annotations
+
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from clawrl.messages import DropReason, Judgement, Sample, Turn
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MethodState = Mapping[str, float]
 

@@ -5,16 +5,20 @@ baseline (the exponential average of batch means, as it was *before* this batch)
 truncated importance sampling, plus an optional k3 KL to the frozen start. State: ``{"baseline": float}``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
-from clawrl.loss import clipped_policy_loss, k3_kl, sample_mean, token_mean, truncated_importance_weight
 from clawrl.messages import DropReason, Judgement, Sample, Turn, Verdict
 from clawrl.methods.base import JudgementNeed, LossInputs, LossOutput, MethodState
 from clawrl.methods.config import BinaryRLConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class BinaryRL:
@@ -67,6 +71,9 @@ class BinaryRL:
         return advantages_B, {"baseline": decay * baseline + (1.0 - decay) * batch_mean}
 
     def loss(self, inputs: LossInputs) -> LossOutput:
+        # Imported here: the coordinator asks for samples only, and a restart must not wait for torch.
+        from clawrl.loss import clipped_policy_loss, k3_kl, token_mean, truncated_importance_weight
+
         config = self._config
         policy_BT, clipped_BT = clipped_policy_loss(
             inputs.logp_BT, inputs.old_logp_BT, inputs.advantage_B[:, None], config.eps_clip, config.eps_clip_high
@@ -86,6 +93,8 @@ class BinaryRL:
         return LossOutput(loss=self._aggregate(loss_BT, inputs), metrics=metrics)
 
     def _aggregate(self, loss_BT: Tensor, inputs: LossInputs) -> Tensor:
+        from clawrl.loss import sample_mean, token_mean
+
         if self._config.aggregation == "token_mean":
             return token_mean(loss_BT, inputs.mask_BT, inputs.batch_tokens)
         return sample_mean(loss_BT, inputs.mask_BT, inputs.batch_samples)

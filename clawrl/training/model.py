@@ -70,7 +70,6 @@ def full_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
 
     One tensor is gathered at a time. All ranks must exhaust the iterator together.
     """
-    reshard(model)
     for name, parameter in model.named_parameters():
         value = parameter.detach()
         whole = value.full_tensor() if isinstance(value, DTensor) else value
@@ -78,9 +77,9 @@ def full_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def reshard(model: torch.nn.Module) -> None:
-    """Give up weights that FSDP keeps gathered after a forward pass without a backward pass.
+    """Make FSDP gather weights anew at the next forward pass; must stand before any write to the weights.
 
-    They would be a stale copy after the next optimizer step.
+    After a forward pass without a backward pass FSDP keeps some weights gathered, and would go on using that copy.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -130,6 +130,7 @@ class PolicyTrainer:
         """Take the computed step, and with ``updates_per_batch > 1`` the further passes over the same batch."""
         pending = self._take_pending()
         reason, changed = pending.plan.skip, False
+        reshard(self._model)
         passes = [pending.plan.metrics]
         for update in range(self._config.updates_per_batch if reason is None else 0):
             if update > 0:
@@ -194,9 +195,7 @@ class PolicyTrainer:
         if model is None or not wanted:
             return [None] * len(batches)
         with torch.no_grad():
-            logps: list[Tensor | None] = [response_logps(model, batch) for batch in batches]
-        reshard(model)
-        return logps
+            return [response_logps(model, batch) for batch in batches]
 
     def _forward_backward(self, pending: _Pending) -> dict[str, float]:
         """One pass: gradients end up in the optimizer, their norm in ``pending``; returns the pass's metrics."""

@@ -92,6 +92,8 @@ class Members:
         if member is None:
             member = self._members[replica] = _Member(version=version, seen_at=self._clock(), stats=stats)
         member.version, member.seen_at, member.stats = version, self._clock(), stats
+        # Who asks for work has none, whatever became of the last order.
+        member.executing = None
         try:
             async with asyncio.timeout(timeout_s):
                 order = await member.inbox.get()

@@ -1,0 +1,87 @@
+"""A wrong deployment file is one clear error before anything starts; the shipped ones are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+from ray.serve.schema import ServeDeploySchema
+
+from clawrl.config import Deployment
+from clawrl.graph import NotDeployable, app
+from tests.live import REPOSITORY, tiny_deployment
+
+FILES = sorted((REPOSITORY / "deployments").glob("*.yaml"))
+
+
+def _args(tmp_path: Path, **overrides: Any) -> dict[str, Any]:
+    return tiny_deployment(tmp_path, 8000, **overrides)["applications"][0]["args"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_shipped_deployment_is_valid_and_binds_to_loopback(file: Path) -> None:
+    content = yaml.safe_load(file.read_text())
+    schema = ServeDeploySchema.model_validate(content)
+    assert schema.http_options.host == "127.0.0.1"
+    Deployment.model_validate(content["applications"][0]["args"])
+
+
+def test_laptop_has_no_problem_and_openclaw_says_that_its_engine_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAWRL_API_KEY", "k")
+    loaded = {f.stem: Deployment.model_validate(yaml.safe_load(f.read_text())["applications"][0]["args"]) for f in FILES}
+    assert loaded["laptop"].problems() == []
+    problems = loaded["openclaw"].problems()
+    assert any("policy.engine.kind" in p and "later release" in p for p in problems)
+    rows = {row.actor: row for row in loaded["openclaw"].placement()}
+    assert sum(row.replicas * row.num_gpus for row in rows.values()) == 8
+    assert rows["Trainer"].replicas == 4
+
+
+def test_what_cannot_run_is_refused_when_the_graph_is_built(tmp_path: Path) -> None:
+    args = Deployment.model_validate(_args(tmp_path, policy__engine__tp_size=2))
+    with pytest.raises(NotDeployable, match=r"policy\.engine\.tp_size"):
+        app(args)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "where"),
+    [
+        ({"serving__sampling__temprature": 1.0}, "serving.sampling.temprature"),
+        ({"trainer__training__batch_size": 0}, "trainer.training.batch_size"),
+        ({"trainer__method__name": "magic"}, "trainer.method.name"),
+        ({"policy__engine__kv_blocks": 1}, "kv_blocks"),
+        ({"policy__engine__dtype": "bfloat16"}, "trainer.training.dtype"),
+        ({"trainer__training__micro_batch_tokens": 10}, "micro_batch_tokens"),
+        ({"name": "Not A Name"}, "name"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_path(tmp_path: Path, overrides: dict[str, Any], where: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Deployment.model_validate(_args(tmp_path, **overrides))
+    paths = [".".join(str(part) for part in error["loc"]) + " " + error["msg"] for error in caught.value.errors()]
+    assert any(where in path for path in paths), paths
+
+
+def test_a_missing_key_in_the_environment_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLAWRL_TEST_KEY", raising=False)
+    problems = Deployment.model_validate(_args(tmp_path)).problems()
+    assert any("serving.api_key" in problem and "CLAWRL_TEST_KEY" in problem for problem in problems)
+
+
+def test_heads_that_do_not_divide_are_found_without_loading_the_model(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAWRL_TEST_KEY", "k")
+    fits = Deployment.model_validate(_args(tiny_folder, trainer__training__tp_size=2))
+    assert fits.problems() == []
+    cut = Deployment.model_validate(_args(tiny_folder, trainer__training__tp_size=4))
+    assert any("trainer.training.tp_size" in problem for problem in cut.problems())
+
+
+def test_state_lies_below_the_home_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAWRL_HOME", str(tmp_path))
+    assert Deployment.model_validate(_args(tmp_path)).state_path == tmp_path / "tiny"
+    assert Deployment.model_validate(_args(tmp_path, state_dir="/elsewhere")).state_path == Path("/elsewhere")
