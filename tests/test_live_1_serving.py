@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from clawrl.messages import DropReason
 from tests.live import AUTH, MODEL, Live
 from tests.traffic import ask
 
@@ -115,7 +116,13 @@ def test_a_client_that_disconnects_frees_its_slot_and_its_turn_is_recorded_as_ab
         sockets.append(connection)
     for connection in sockets:
         connection.recv(1024)  # the stream has begun
+    closed_at = time.time()
+    for connection in sockets:
         connection.close()
     live.wait_for(lambda s: s["turns"]["dropped"].get("aborted", 0) > before, timeout_s=5, what="aborted turns")
     live.wait_for(lambda s: all(r["running"] == 0 for r in s["replicas"]), timeout_s=10, what="free slots")
+    with live.ledger() as ledger:
+        aborted = [row for row in ledger.turns(20) if row.drop_reason is DropReason.ABORTED and row.finished_at > closed_at]
+    # Sampling stopped within a second of the disconnect (the middle one, since the machine may be busy).
+    assert sorted(row.finished_at for row in aborted)[len(aborted) // 2] < closed_at + 1.0
     ask(live.client(), HELLO, stream=True, session=None, max_tokens=5)

@@ -45,7 +45,7 @@ def test_a_killed_actor_comes_back_and_the_ledger_still_adds_up(
     live: Live, victim: Callable[[Live], int], may_fail: bool
 ) -> None:
     before = live.status()
-    with Traffic(live, users=3) as traffic:
+    with Traffic(live, users=3, pause_s=0.3) as traffic:
         _until(lambda: len(traffic.answers) > 6)
         pid = victim(live)
         killed_at = time.time()
@@ -73,7 +73,7 @@ def _nothing_is_trained_twice(live: Live) -> None:
     """Replays the log of every turn: each move is legal, and no turn is in the weights of two steps at once."""
     with live.ledger() as ledger:
         for row in ledger.turns(100_000):
-            log = ledger.transitions(row.turn_id)
+            log, state = ledger.transitions(row.turn_id), ledger.state(row.turn_id)
             for move in log:
                 check_move(row.turn_id, move.source, move.target)
             moves = Counter(move.target for move in log)
@@ -81,7 +81,9 @@ def _nothing_is_trained_twice(live: Live) -> None:
                 move.target is TurnState.QUEUED and move.source in (TurnState.APPLIED, TurnState.TRAINED) for move in log
             )
             assert moves[TurnState.APPLIED] - undone <= 1, log
-            assert log[-1].target is row.state
+            # The coordinator goes on writing while this reads.
+            if ledger.transitions(row.turn_id) == log:
+                assert log[-1].target is state
 
 
 def test_a_new_replica_serves_nothing_before_it_holds_the_current_version(live: Live) -> None:
@@ -92,7 +94,7 @@ def test_a_new_replica_serves_nothing_before_it_holds_the_current_version(live: 
         timeout_s=30,
         what="replicas at the current version",
     )
-    with Traffic(live, users=2) as traffic:
+    with Traffic(live, users=2, pause_s=0.1) as traffic:
         _until(lambda: len(traffic.answers) > 10)
     assert traffic.failures == []
     assert min(answer.version for answer in traffic.answers) >= status["version"]

@@ -43,10 +43,11 @@ def ask(client: openai.OpenAI, messages: Sequence[dict[str, str]], *, stream: bo
 
 
 class Traffic:
-    """``users`` threads between ``start`` and ``stop``. Everything that went wrong is in ``failures``."""
+    """``users`` threads inside ``with``; each rests ``pause_s`` after an answer. What went wrong is in ``failures``."""
 
-    def __init__(self, live: Live, users: int = 3) -> None:
+    def __init__(self, live: Live, users: int = 3, pause_s: float = 0.0) -> None:
         self._live = live
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._user, args=(number,), daemon=True) for number in range(users)]
@@ -82,5 +83,5 @@ class Traffic:
                     self.answers.append(answer)
                 reaction = REACTIONS[(number + round_ + turn) % len(REACTIONS)]
                 messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": reaction}]
-                if self._stop.is_set():
+                if self._stop.wait(self._pause_s):
                     break

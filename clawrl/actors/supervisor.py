@@ -29,14 +29,18 @@ class Supervisor:
     async def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._app_name = serve.get_replica_context().app_name
+        self._stopping = False
         await self._adopt_or_replace()
         await self.check_health()
 
     async def check_health(self) -> None:
         """Both answer, or are being brought back by Ray; one that is gone for good is made anew."""
+        if self._stopping:
+            return
         await asyncio.gather(*(self._ping(make) for make in (self._coordinator, self._driver)))
 
     async def __del__(self) -> None:
+        self._stopping = True
         driver, coordinator = self._driver(), self._coordinator()
         try:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
