@@ -111,17 +111,18 @@ def test_a_state_folder_that_is_not_ours_is_never_removed(tmp_path: Path, consol
 
 
 def test_a_process_that_outlives_its_parent_is_found_and_ended(tmp_path: Path) -> None:
-    child = "import subprocess, sys, time; subprocess.Popen(['sleep', '300'], start_new_session=True); time.sleep(300)"
+    orphans = "['sh', '-c', 'sleep 300 & wait'], start_new_session=True"
+    child = f"import subprocess, time; subprocess.Popen({orphans}); time.sleep(300)"
     server = demo_server.DemoServer(tmp_path / "x.yaml", tmp_path, tmp_path / "log")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo_server, "_serve_command", lambda: [sys.executable, "-c", child])
         patch.setattr(demo_server, "_STRAGGLERS_S", 0.5)
         server.start()
         deadline = time.monotonic() + 20
-        while len(server.remember()) < 2 and time.monotonic() < deadline:
+        while len(server.remember()) < 3 and time.monotonic() < deadline:
             time.sleep(0.05)
         left = server.stop()
-    assert len(left) == 1 and left[0].startswith("sleep")
+    assert sorted(entry.split()[0] for entry in left) == ["sh", "sleep"]
     assert server._stragglers() == []
 
 

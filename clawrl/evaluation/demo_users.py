@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient, omit
+from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient
 
 from clawrl.client import is_local
 from clawrl.evaluation.simulated_user import Conversation, Objection, objection
 
 # The answer to a goodbye interests nobody and does not train; on a CPU its tokens are better spent elsewhere.
 _GOODBYE_TOKENS = 4
+# Nobody who wants one sentence reads on after this many.
+_ANSWER_TOKENS = 64
 _REQUEST_TIMEOUT_S = 600.0
 _PAUSE_AFTER_FAILURE_S = 1.0
 
@@ -118,7 +120,7 @@ class UserPool:
                 session=session,
                 question=move.question,
                 headers={"X-Session-Done": "true"} if goodbye else {},
-                max_tokens=_GOODBYE_TOKENS if goodbye else None,
+                max_tokens=_GOODBYE_TOKENS if goodbye else _ANSWER_TOKENS,
             )
             if answer is None:
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
@@ -136,7 +138,7 @@ class UserPool:
         session: str,
         question: str,
         headers: dict[str, str],
-        max_tokens: int | None = None,
+        max_tokens: int = _ANSWER_TOKENS,
     ) -> Answer | None:
         self.record.requests += 1
         began = time.monotonic()
@@ -148,7 +150,7 @@ class UserPool:
                 messages=conversation,
                 stream=True,
                 extra_headers={"X-Session-Id": session, **headers},
-                max_tokens=omit if max_tokens is None else max_tokens,
+                max_tokens=max_tokens,
             )
             async for chunk in stream:
                 reply.take(chunk)

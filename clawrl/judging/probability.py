@@ -20,12 +20,16 @@ from clawrl.messages import Judgement, JudgeRequest, Message, Verdict
 
 _TASK = "Decide whether the user's reply shows that the assistant's last answer was good or bad."
 _EXAMPLES = (
-    ("That is great, thanks a lot.", 0),
+    ("That is great, thanks a lot. What is the tallest mountain?", 0),
     ("This is not right, please do it again.", 1),
     ("Okay, now the next one please.", 0),
     ("Too short. Change it to be more formal.", 1),
+    ("I can't use this. Forget it. Which bird is the fastest?", 1),
     ("Wonderful, you can save it now.", 0),
+    ("Why so complicated? Just tell me.", 1),
+    ("Yes, exactly. Who painted it?", 0),
     ("I asked for something else.", 1),
+    ("Good, that answers it.", 0),
 )
 _NEUTRAL = ("N/A", "...", "Hello.", "The weather is cloudy.")
 
@@ -121,6 +125,5 @@ def _transcript(messages: Sequence[Message]) -> str:
 def _prompt(request: str, response: str, evidence: str, labels: tuple[str, str]) -> str:
     examples = "".join(f"Reply: {reply}\nVerdict:{labels[label]}\n" for reply, label in _EXAMPLES)
     answer = " ".join(response.split())
-    return (
-        f"A user asked: {request}\nThe assistant answered: {answer}\n\n{_TASK}\n{examples}Reply: {evidence}\nVerdict:"
-    )
+    case = f"The user asked: {request}\nThe assistant answered: {answer}\nReply: {evidence}\nVerdict:"
+    return f"{_TASK}\n{examples}\n{case}"

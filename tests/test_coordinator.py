@@ -1,0 +1,279 @@
+"""The coordinator as plain Python: no cluster, no model, a judge that is a function."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clawrl.actors.coordinator import Coordinator, EndOfTraining
+from clawrl.config import Deployment
+from clawrl.messages import (
+    FinishReason,
+    Judgement,
+    JudgeRequest,
+    Lease,
+    Message,
+    SamplingParams,
+    Turn,
+    TurnId,
+    TurnKind,
+    Verdict,
+    VersionSpan,
+    WeightKind,
+    WeightManifest,
+)
+from clawrl.methods.registry import build_method
+from clawrl.serving.sessions import make_arrival, reply_hash
+from clawrl.weights.members import CatchUp, Outcome
+from tests.live import tiny_deployment
+
+Judging = Callable[[JudgeRequest], Awaitable[Judgement]]
+
+
+async def says_good(request: JudgeRequest) -> Judgement:
+    return Judgement(turn_id=request.turn_id, verdict=Verdict.GOOD, score=1.0, votes=(1,), judge="fake", seconds=0.1)
+
+
+class Office:
+    """A coordinator on a folder, and what a client and a replica would send to it."""
+
+    def __init__(self, folder: Path, **overrides: Any) -> None:
+        settings = {"state_dir": str(folder), "trainer__training__batch_size": 2, "ledger__sweep_s": 0.05, **overrides}
+        args = tiny_deployment(folder, 1, **settings)["applications"][0]["args"]
+        self.deployment = Deployment.model_validate(args)
+
+    def open(self, judge: Judging = says_good) -> Coordinator:
+        return Coordinator(self.deployment, build_method(self.deployment.trainer.method), judge)
+
+
+def turn(name: str, messages: list[Message], reply: str, *, session: str = "s", **changes: Any) -> Turn:
+    arrival = make_arrival(
+        turn_id=TurnId(name),
+        messages=messages,
+        session=session,
+        owner="o",
+        kind=TurnKind.MAIN,
+        ends_session=changes.pop("ends_session", False),
+        arrived_at=time.time(),
+    )
+    fields: dict[str, Any] = {
+        "reply_hash": reply_hash(arrival.messages_hash, reply),
+        "response_text": reply,
+        "prompt_ids": np.arange(3, 9, dtype=np.int32),
+        "response_ids": np.arange(4, dtype=np.int32),
+        "response_logps": -np.ones(4, dtype=np.float32),
+        "spans": (VersionSpan(start=0, end=4, version=0),),
+        "sampling": SamplingParams(),
+        "finish_reason": FinishReason.STOP,
+        "started_at": 1.0,
+        "finished_at": time.time(),
+        "replica": "r",
+    }
+    return Turn(turn_id=TurnId(name), arrival=arrival, **(fields | changes))
+
+
+async def talk(coordinator: Coordinator, turns: int, session: str = "s") -> list[Turn]:
+    """A conversation whose every answer but the last gets a reaction."""
+    messages = [Message(role="user", content=f"hello {session}")]
+    said = []
+    for number in range(turns):
+        answered = turn(f"{session}-{number}", messages, f"answer {number}", session=session)
+        await coordinator.arrive(answered.arrival)
+        await coordinator.record(answered)
+        said.append(answered)
+        messages = [*messages, Message(role="assistant", content=f"answer {number}"), Message(role="user", content="ok")]
+    return said
+
+
+async def until(coordinator: Coordinator, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async with asyncio.timeout(5):
+        while not condition(status := await coordinator.status()):
+            await asyncio.sleep(0.01)
+    return status
+
+
+def _states(status: dict[str, Any]) -> dict[str, int]:
+    return {state: n for state, n in status["turns"]["by_state"].items() if n}
+
+
+def test_a_turn_goes_from_its_record_to_trained_and_every_count_follows(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        await talk(coordinator, 3)
+        status = await until(coordinator, lambda s: s["turns"]["by_state"].get("queued") == 2)
+        assert _states(status) == {"queued": 2, "awaiting_next": 1}
+        await coordinator.restored("run", 0)
+        lease = await coordinator.lease("run", 1, 1.0)
+        assert isinstance(lease, Lease) and [s.turn_id for s in lease.samples] == ["s-0", "s-1"]
+        assert [sample.reward for sample in lease.samples] == [1.0, 1.0]
+        assert await coordinator.confirm(lease.lease_id, "run")
+        assert await coordinator.applied(lease.lease_id, "run", {"loss": 0.5})
+        assert _states(await coordinator.status()) == {"applied": 2, "awaiting_next": 1}
+        assert await coordinator.checkpointed("run", 1)
+        status = await coordinator.status()
+        assert _states(status) == {"trained": 2, "awaiting_next": 1} and status["turns"]["adds_up"]
+        assert status["trainer"]["last_metrics"] == {"loss": 0.5}
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_judging_begins_when_the_reaction_arrives_and_not_after_its_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        judged = asyncio.Event()
+
+        async def judge(request: JudgeRequest) -> Judgement:
+            judged.set()
+            return await says_good(request)
+
+        coordinator = Office(tmp_path).open(judge)
+        hello = [Message(role="user", content="hello")]
+        await coordinator.record(turn("a", hello, "hi"))
+        follow = [*hello, Message(role="assistant", content="hi"), Message(role="user", content="thanks")]
+        await coordinator.arrive(turn("b", follow, "not answered yet").arrival)
+        await asyncio.wait_for(judged.wait(), 2)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_judge_that_fails_makes_a_dropped_turn_and_never_a_reward(tmp_path: Path) -> None:
+    async def run() -> None:
+        async def broken(request: JudgeRequest) -> Judgement:
+            raise RuntimeError("out of order")
+
+        coordinator = Office(tmp_path, judge__verdict__backoff_s=0.0).open(broken)
+        await talk(coordinator, 2)
+        status = await until(coordinator, lambda s: s["turns"]["dropped"].get("judge_abstained") == 1)
+        assert "queued" not in _states(status)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_restart_sends_what_is_owed_to_the_judge_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async def hangs(request: JudgeRequest) -> Judgement:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+        office = Office(tmp_path)
+        before = office.open(hangs)
+        await talk(before, 2)
+        await until(before, lambda s: s["turns"]["by_state"].get("judging") == 1)
+        await before.close()
+        after = office.open()
+        await until(after, lambda s: s["turns"]["by_state"].get("queued") == 1)
+        await after.close()
+
+    asyncio.run(run())
+
+
+def test_a_neutral_verdict_trains_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async def shrugs(request: JudgeRequest) -> Judgement:
+            return Judgement(turn_id=request.turn_id, verdict=Verdict.NEUTRAL, score=0.0, votes=(0,), judge="f", seconds=0)
+
+        coordinator = Office(tmp_path).open(shrugs)
+        await talk(coordinator, 2)
+        await until(coordinator, lambda s: s["turns"]["dropped"].get("neutral") == 1)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sampling": SamplingParams(temperature=0.0)}, "greedy"),
+        ({"sampling": SamplingParams(top_p=0.9)}, "filtered"),
+        ({"finish_reason": FinishReason.ABORTED}, "aborted"),
+        ({"ends_session": True}, "session_ended"),
+    ],
+)
+def test_what_cannot_train_is_dropped_at_once_with_its_reason(tmp_path: Path, changes: Any, reason: str) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        await coordinator.record(turn("a", [Message(role="user", content="hello")], "hi", **changes))
+        assert (await coordinator.status())["turns"]["dropped"][reason] == 1
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_idle_sessions_end_by_themselves(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path, ledger__idle_timeout_s=0.1).open()
+        await talk(coordinator, 1)
+        await until(coordinator, lambda s: s["turns"]["dropped"].get("no_evidence") == 1)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_waiting_trainer_gets_the_batch_the_moment_it_is_full(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        await coordinator.restored("run", 0)
+        waiting = asyncio.ensure_future(_lease_soon(coordinator))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await talk(coordinator, 3)
+        lease = await asyncio.wait_for(waiting, 3)
+        assert len(lease.samples) == 2
+        assert await coordinator.lease("run", 2, 0.05) is None
+        await coordinator.end_training()
+        assert isinstance(await coordinator.lease("run", 2, 5.0), EndOfTraining)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+async def _lease_soon(coordinator: Coordinator) -> Lease:
+    while (lease := await coordinator.lease("run", 1, 5.0)) is None:
+        pass
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def test_a_paused_ledger_lends_nothing_until_it_is_resumed(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        await coordinator.restored("run", 0)
+        await coordinator.pause("operator", "lunch")
+        await talk(coordinator, 3)
+        status = await until(coordinator, lambda s: s["turns"]["by_state"].get("judged") == 2)
+        assert status["paused"] and status["pause_reason"] == "lunch"
+        assert await coordinator.lease("run", 1, 0.05) is None
+        assert await coordinator.resume() == 2
+        assert isinstance(await coordinator.lease("run", 1, 1.0), Lease)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_published_version_is_current_and_a_late_replica_is_told_to_catch_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        number = await coordinator.next_version()
+        manifest = WeightManifest(version=number, kind=WeightKind.FULL, tensors=(), buckets=(), digest="d")
+        meeting = await coordinator.begin_publish(manifest, 4, "/snapshots/x", "127.0.0.1", 1)
+        version = await coordinator.finish_publish(meeting.name)
+        assert (await coordinator.current_version()).step == 4 and version.version == number
+        order = await coordinator.poll("late", 0, {"running": 0, "unrecorded": 3}, 3.0)
+        assert order is not None and isinstance(order.command, CatchUp) and order.command.version.version == number
+        await coordinator.report("late", order.number, number, Outcome(ok=True))
+        assert await coordinator.poll("late", number, {"unrecorded": 3}, 0.7) is None
+        status = await coordinator.status()
+        assert status["version"] == number and status["unrecorded"] == 3
+        assert status["versions"][0]["stats"]["committed"] == 0
+        assert [(r["replica"], r["version"]) for r in status["replicas"]] == [("late", number)]
+        await coordinator.close()
+
+    asyncio.run(run())
