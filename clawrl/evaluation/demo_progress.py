@@ -41,7 +41,7 @@ class Snapshot:
 def take_snapshot(record: Record, status: Mapping[str, Any], elapsed_s: float, target_version: int) -> Snapshot:
     talk = [answer for answer in record.answers if answer.kind == "talk"]
     recent = talk[-_RECENT:]
-    newest = max(status.get("versions") or [], key=lambda row: row["version"], default={})
+    newest: Mapping[str, Any] = max(status.get("versions") or [], key=lambda row: row["version"], default={})
     stats = newest.get("stats") or {}
     return Snapshot(
         elapsed_s=elapsed_s,
