@@ -21,9 +21,7 @@ from clawrl.config import Deployment, Resources
 
 # Requests wait inside the replica, in order and up to a limit of our own, never in Serve's router.
 _UNLIMITED = 1_000_000
-_STICKY = RequestRouterConfig(
-    request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-)
+_STICKY = RequestRouterConfig(request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter")
 
 
 class NotDeployable(ValueError):

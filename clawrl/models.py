@@ -71,9 +71,13 @@ def _from_hub(repo_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(repo_id, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]))
+        return Path(
+            snapshot_download(repo_id, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"])
+        )
     except Exception as error:
-        raise ModelError(f"model.source: {repo_id!r} is no local folder and the hub did not give it: {error}") from error
+        raise ModelError(
+            f"model.source: {repo_id!r} is no local folder and the hub did not give it: {error}"
+        ) from error
 
 
 def _from_wheel(config: ModelConfig) -> Path:

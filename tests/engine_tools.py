@@ -20,7 +20,13 @@ from clawrl.weights.manifest import build_manifest, pack_bucket
 
 _names = itertools.count()
 TINY = EngineConfig(
-    dtype="float32", context_length=512, max_running_requests=4, kv_blocks=64, page_size=32, max_batch_tokens=64, threads=1
+    dtype="float32",
+    context_length=512,
+    max_running_requests=4,
+    kv_blocks=64,
+    page_size=32,
+    max_batch_tokens=64,
+    threads=1,
 )
 
 
@@ -70,7 +76,9 @@ def collect(prompt: np.ndarray, chunks: list[TokenChunk]) -> Answer:
 
 def cold_logps(folder: Path, answer: Answer, temperature: float = 1.0) -> np.ndarray:
     """Log-probs of the answer under a freshly loaded model: one plain forward pass, nothing cached."""
-    return cold_model_logps(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), answer, temperature)
+    return cold_model_logps(
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), answer, temperature
+    )
 
 
 def cold_model_logps(model: torch.nn.Module, answer: Answer, temperature: float = 1.0) -> np.ndarray:

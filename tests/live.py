@@ -46,7 +46,11 @@ def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: A
     }
     args: dict[str, Any] = {
         "name": "tiny",
-        "serving": {"served_name": MODEL, "api_key": "env:CLAWRL_TEST_KEY", "sampling": {"temperature": 1.0, "max_tokens": 24}},
+        "serving": {
+            "served_name": MODEL,
+            "api_key": "env:CLAWRL_TEST_KEY",
+            "sampling": {"temperature": 1.0, "max_tokens": 24},
+        },
         "policy": {"model": {"source": str(model)}, "engine": engine, "resources": {"num_cpus": 0.1}},
         "judge": {"engine": dict(engine), "verdict": {"backoff_s": 0.2}, "resources": {"num_cpus": 0.1}},
         "trainer": {
@@ -92,7 +96,9 @@ def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: A
 class Live:
     """A running deployment. Use as a context manager; leaving it sends SIGINT and waits."""
 
-    def __init__(self, file: Mapping[str, Any], *, home: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, file: Mapping[str, Any], *, home: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         # Short, since Ray's unix sockets live below it and their paths are limited.
         self.folder = Path(tempfile.mkdtemp(prefix="cl", dir="/tmp"))
         self.home = home or self.folder / "home"

@@ -178,7 +178,11 @@ def test_check_refuses_an_override_of_a_deployment_that_the_graph_does_not_have(
 
 
 def test_check_refuses_parts_that_do_not_fit_together(tmp_path: Path) -> None:
-    result = run("check", str(valid_file(tmp_path, **{"kv_blocks: 64": "kv_blocks: 2"})))
+    file = valid_file(tmp_path)
+    document = yaml.safe_load(file.read_text())
+    document["applications"][0]["args"]["policy"]["engine"] |= {"kv_blocks": 2, "page_size": 16}
+    file.write_text(yaml.safe_dump(document))
+    result = run("check", str(file))
     assert result.exit_code == 1 and "args.policy.engine: the cache holds" in result.output
 
 

@@ -29,9 +29,13 @@ def test_a_shipped_deployment_is_valid_and_binds_to_loopback(file: Path) -> None
     Deployment.model_validate(content["applications"][0]["args"])
 
 
-def test_laptop_has_no_problem_and_openclaw_says_that_its_engine_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_laptop_has_no_problem_and_openclaw_says_that_its_engine_is_not_there_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CLAWRL_API_KEY", "k")
-    loaded = {f.stem: Deployment.model_validate(yaml.safe_load(f.read_text())["applications"][0]["args"]) for f in FILES}
+    loaded = {
+        f.stem: Deployment.model_validate(yaml.safe_load(f.read_text())["applications"][0]["args"]) for f in FILES
+    }
     assert loaded["laptop"].problems() == []
     problems = loaded["openclaw"].problems()
     assert any("policy.engine.kind" in p and "later release" in p for p in problems)

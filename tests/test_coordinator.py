@@ -87,7 +87,11 @@ async def talk(coordinator: Coordinator, turns: int, session: str = "s") -> list
         await coordinator.arrive(answered.arrival)
         await coordinator.record(answered)
         said.append(answered)
-        messages = [*messages, Message(role="assistant", content=f"answer {number}"), Message(role="user", content="ok")]
+        messages = [
+            *messages,
+            Message(role="assistant", content=f"answer {number}"),
+            Message(role="user", content="ok"),
+        ]
     return said
 
 
@@ -178,7 +182,9 @@ def test_a_restart_sends_what_is_owed_to_the_judge_again(tmp_path: Path) -> None
 def test_a_neutral_verdict_trains_nothing(tmp_path: Path) -> None:
     async def run() -> None:
         async def shrugs(request: JudgeRequest) -> Judgement:
-            return Judgement(turn_id=request.turn_id, verdict=Verdict.NEUTRAL, score=0.0, votes=(0,), judge="f", seconds=0)
+            return Judgement(
+                turn_id=request.turn_id, verdict=Verdict.NEUTRAL, score=0.0, votes=(0,), judge="f", seconds=0
+            )
 
         coordinator = Office(tmp_path).open(shrugs)
         await talk(coordinator, 2)

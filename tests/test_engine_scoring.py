@@ -19,7 +19,8 @@ def test_scores_of_a_mixed_batch_equal_single_forward_passes(tiny_folder: Path) 
     model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32).eval()
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in (2, 17, 40, 9)]
     asked = [
-        ScoreRequest(ids=ids, start=max(1, len(ids) // 2), temperature=0.8, top_k=3, token_ids=(7, 300)) for ids in texts
+        ScoreRequest(ids=ids, start=max(1, len(ids) // 2), temperature=0.8, top_k=3, token_ids=(7, 300))
+        for ids in texts
     ]
 
     async def run() -> None:

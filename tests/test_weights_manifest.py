@@ -77,7 +77,11 @@ def test_a_snapshot_reads_back_exactly_and_a_damaged_one_is_refused(tmp_path: Pa
 
 def test_pruning_keeps_the_newest_and_the_spared(tmp_path: Path) -> None:
     folders = [
-        write_snapshot(tmp_path, build_manifest(version, {"a": torch.tensor([version])}, bucket_bytes=8), {"a": torch.tensor([version])})
+        write_snapshot(
+            tmp_path,
+            build_manifest(version, {"a": torch.tensor([version])}, bucket_bytes=8),
+            {"a": torch.tensor([version])},
+        )
         for version in range(6)
     ]
     prune(tmp_path, 2, spare=folders[0])

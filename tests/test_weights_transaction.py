@@ -11,7 +11,7 @@ import pytest
 from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import Abort, CatchUp, Command, Commit, Members, Outcome, Prepare, Receive
-from clawrl.weights.transaction import Publishing, PublishFailed
+from clawrl.weights.transaction import PublishFailed, Publishing
 
 CONFIG = PublishConfig(prepare_timeout_s=0.3, transfer_timeout_s=0.3, commit_timeout_s=0.3)
 
@@ -40,7 +40,11 @@ class FakeReplica:
             self.seen.append(type(order.command))
             if type(order.command) in self.mute:
                 await asyncio.sleep(3600)
-            outcome = Outcome(ok=False, detail=f"{self.name} refused") if type(order.command) in self.fails else self._do(order.command)
+            outcome = (
+                Outcome(ok=False, detail=f"{self.name} refused")
+                if type(order.command) in self.fails
+                else self._do(order.command)
+            )
             self.members.report(self.name, order.number, self.version, outcome)
 
     def _do(self, command: Command) -> Outcome:

@@ -21,7 +21,7 @@ _CORPUS = [
     "Reply: that is bad, do it again. Verdict: bad",
     "User: tell me about plants. Assistant: plants are green and they grow in the rain.",
     "a short plain sentence, please; not a list. good bad good bad good bad",
-    "naïve café – one “quoted” word, 多语言 text and an emoji 🙂",
+    "naïve café and one “quoted” word, 多语言 text and an emoji 🙂",
 ] * 8
 
 

@@ -11,7 +11,12 @@ import openai
 
 from tests.live import MODEL, Live
 
-REACTIONS = ("thanks, that is good", "no, that is bad, do it again", "good. now tell me about plants", "bad. a list, please")
+REACTIONS = (
+    "thanks, that is good",
+    "no, that is bad, do it again",
+    "good. now tell me about plants",
+    "bad. a list, please",
+)
 
 
 @dataclass(frozen=True)
@@ -23,16 +28,22 @@ class Answer:
     answered_at: float
 
 
-def ask(client: openai.OpenAI, messages: Sequence[dict[str, str]], *, stream: bool, session: str | None, **extra: object) -> Answer:
+def ask(
+    client: openai.OpenAI, messages: Sequence[dict[str, str]], *, stream: bool, session: str | None, **extra: object
+) -> Answer:
     """One answer, streamed or not. A stream that is cut raises, as it does for any user of the SDK."""
     headers = {"X-Session-Id": session} if session else {}
     asked_at = time.time()
     if not stream:
         reply = client.chat.completions.create(model=MODEL, messages=list(messages), extra_headers=headers, **extra)  # type: ignore[call-overload]
         choice = reply.choices[0]
-        return Answer(choice.message.content, int(reply.system_fingerprint[1:]), choice.finish_reason, asked_at, time.time())
+        return Answer(
+            choice.message.content, int(reply.system_fingerprint[1:]), choice.finish_reason, asked_at, time.time()
+        )
     pieces, finish, version = [], None, -1
-    for chunk in client.chat.completions.create(model=MODEL, messages=list(messages), stream=True, extra_headers=headers, **extra):  # type: ignore[call-overload]
+    for chunk in client.chat.completions.create(
+        model=MODEL, messages=list(messages), stream=True, extra_headers=headers, **extra
+    ):  # type: ignore[call-overload]
         version = int(chunk.system_fingerprint[1:])
         for choice in chunk.choices:
             pieces.append(choice.delta.content or "")

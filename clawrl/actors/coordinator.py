@@ -14,21 +14,19 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clawrl.actors.judging_desk import AskJudge, JudgingDesk
 from clawrl.actors.status import status_document
 from clawrl.config import Deployment
-from clawrl.judging.dispatch import judge_or_abstain
 from clawrl.ledger.store import Ledger
 from clawrl.ledger.views import LeasedTurns, Restored
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import (
     Arrival,
     DropReason,
-    Judgement,
-    JudgeRequest,
     Lease,
     PolicyVersion,
     Sample,
@@ -42,7 +40,6 @@ from clawrl.weights.rendezvous import Rendezvous
 from clawrl.weights.transaction import Publishing
 
 log = logging.getLogger(__name__)
-AskJudge = Callable[[JudgeRequest], Awaitable[Judgement]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,6 @@ class Coordinator:
 
     def __init__(self, deployment: Deployment, method: Method, ask_judge: AskJudge) -> None:
         self._deployment = deployment
-        self._method = method
-        self._ask_judge = ask_judge
         self._training = deployment.trainer.training
         state = deployment.state_path
         state.mkdir(parents=True, exist_ok=True)
@@ -64,14 +59,13 @@ class Coordinator:
         self._members = Members()
         self._publishing = Publishing(self._members, deployment.publish, self._decide)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._judging: set[str] = set()
-        self._judge_slots = asyncio.Semaphore(deployment.judge.verdict.concurrency)
         self._queue_grew = asyncio.Event()
+        self._desk = JudgingDesk(self._db, method, ask_judge, deployment.judge.verdict, self._queue_grew.set)
         self._trainer: dict[str, Any] = {"state": "starting"}
         self._training_ends = False
         self._unrecorded: dict[str, int] = {}
         self._began_at = time.time()
-        self._spawn(self._judge_what_is_owed())
+        self._spawn(self._desk.take_what_is_owed())
         self._spawn(self._every(deployment.ledger.sweep_s, self._sweep))
         self._spawn(self._every(0.5, self._help_late_replicas))
 
@@ -84,6 +78,7 @@ class Coordinator:
 
     async def close(self) -> None:
         """Leave a tidy file behind. The state is safe without this, too."""
+        self._desk.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.to_thread(self._db.close)
@@ -94,48 +89,15 @@ class Coordinator:
         """A request has come in: its new messages may be the evidence for an earlier turn."""
         linked = await self._db.run(lambda ledger: ledger.arrive(arrival))
         if linked.to_judge is not None:
-            self._judge(linked.to_judge)
+            self._desk.take(linked.to_judge)
 
     async def record(self, turn: Turn) -> str:
         """Store a served turn; returns its session once it is on disk."""
         reason = drop_reason(turn, self._training.max_sample_tokens)
         recorded = await self._db.run(lambda ledger: ledger.record(turn, reason))
         for request in recorded.to_judge:
-            self._judge(request)
+            self._desk.take(request)
         return recorded.session
-
-    def _judge(self, request: JudgeRequest) -> None:
-        if request.turn_id not in self._judging:
-            self._judging.add(request.turn_id)
-            self._spawn(self._judge_one(request))
-
-    async def _judge_one(self, request: JudgeRequest) -> None:
-        try:
-            async with self._judge_slots:
-                judgement = await judge_or_abstain(self._ask_judge, request, self._deployment.judge.verdict)
-            await self._db.run(lambda ledger: ledger.judged(judgement, self._method_declines(ledger, judgement)))
-            self._queue_grew.set()
-        finally:
-            self._judging.discard(request.turn_id)
-
-    def _method_declines(self, ledger: Ledger, judgement: Judgement) -> DropReason | None:
-        """Why this judged turn gives no sample; an abstention is dropped by the ledger itself."""
-        turn = ledger.turn(judgement.turn_id)
-        if turn is None or judgement.verdict is None:
-            return None
-        made = self._sample_of(turn, judgement)
-        return made if isinstance(made, DropReason) else None
-
-    def _sample_of(self, turn: Turn, judgement: Judgement) -> Sample | DropReason:
-        try:
-            return self._method.sample(turn, judgement)
-        except ValueError as error:
-            log.warning("turn %s makes no sample: %s", turn.turn_id, error)
-            return DropReason.MALFORMED
-
-    async def _judge_what_is_owed(self) -> None:
-        for request in await self._db.run(lambda ledger: ledger.awaiting_judgement()):
-            self._judge(request)
 
     # -- submission ---------------------------------------------------------------------------------
 
@@ -192,7 +154,7 @@ class Coordinator:
     async def _as_lease(self, leased: LeasedTurns) -> Lease:
         samples = []
         for turn, judgement in leased.turns:
-            made = self._sample_of(turn, judgement)
+            made = self._desk.sample_of(turn, judgement)
             if isinstance(made, Sample):
                 samples.append(made)
             else:

@@ -1,4 +1,4 @@
-"""The coordinator as Ray runs it: it finds its judge by name. A module of its own, so that its process loads no torch."""
+"""The coordinator as Ray runs it: it finds its judge by name. Its own module, so that its process loads no torch."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Judge:
-    async def __init__(self, deployment: Deployment) -> None:
+    async def __init__(self, deployment: Deployment) -> None:  # type: ignore[misc]  # Serve awaits it
         args = deployment.judge
         folder = await asyncio.to_thread(resolve, deployment.judge_model)
         engine = TransformersEngine(folder, args.engine, generates=False)

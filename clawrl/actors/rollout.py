@@ -39,7 +39,7 @@ _JOIN_TIMEOUT_S = 120.0
 class Rollout:
     """``supervisor`` is only an edge of the graph: whoever depends on it is stopped before it."""
 
-    async def __init__(self, deployment: Deployment, supervisor: DeploymentHandle) -> None:
+    async def __init__(self, deployment: Deployment, supervisor: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
         self._serving = deployment.serving
         self._replica = serve.get_replica_context().replica_id.unique_id
         self._coordinator = Coordinator(deployment.name)
@@ -79,12 +79,8 @@ class Rollout:
         if self._engine.slots.waiting >= self._serving.max_waiting_requests:
             yield Refused(message="Too many requests are waiting for this model.", overloaded=True)
             return
-        transcript = Transcript(
-            task, self._engine.tokenizer, replica=self._replica, version=self._engine.version
-        )
-        request = GenerateRequest(
-            request_id=task.arrival.turn_id, prompt_ids=task.prompt_ids, sampling=task.sampling
-        )
+        transcript = Transcript(task, self._engine.tokenizer, replica=self._replica, version=self._engine.version)
+        request = GenerateRequest(request_id=task.arrival.turn_id, prompt_ids=task.prompt_ids, sampling=task.sampling)
         try:
             async with aclosing(self._engine.generate(request)) as chunks:
                 try:

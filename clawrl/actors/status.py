@@ -13,7 +13,7 @@ def status_document(name: str, ledger: Ledger) -> dict[str, Any]:
     """The part of the status that the ledger knows. Versions are newest first."""
     current, pause = ledger.current_version(), ledger.paused()
     steps = {step.step: step for step in reversed(ledger.steps(200))}
-    versions = []
+    versions: list[dict[str, Any]] = []
     for version in ledger.versions(200):
         step = steps.get(version.step)
         trained = {} if step is None else {**step.stats, "reward_mean": step.reward_mean}

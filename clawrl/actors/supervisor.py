@@ -26,7 +26,7 @@ _STOP_TIMEOUT_S = 45.0
 
 
 class Supervisor:
-    async def __init__(self, deployment: Deployment) -> None:
+    async def __init__(self, deployment: Deployment) -> None:  # type: ignore[misc]  # Serve awaits it
         self._deployment = deployment
         self._app_name = serve.get_replica_context().app_name
         self._stopping = False

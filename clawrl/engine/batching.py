@@ -69,9 +69,7 @@ class Batcher:
             safety_margin=0.0,
             seed=config.seed,
         )
-        self._manager = model.init_continuous_batching(
-            generation_config=defaults, continuous_batching_config=settings
-        )
+        self._manager = model.init_continuous_batching(generation_config=defaults, continuous_batching_config=settings)
         processors = self._manager.logit_processor
         swapped = {ContinuousBatchingTopKLogitsWarper: _TopK, ContinuousBatchingTopPLogitsWarper: _TopP}
         processors.logits_processor = LogitsProcessorList(

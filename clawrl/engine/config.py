@@ -16,7 +16,9 @@ class EngineConfig(StrictConfig):
     max_running_requests: int = Field(8, gt=0)
     kv_blocks: int = Field(64, gt=0)
     page_size: int = Field(256, ge=16)
-    max_batch_tokens: int = Field(256, gt=0, description="tokens in one forward pass; bounds a prefill's hold on others")
+    max_batch_tokens: int = Field(
+        256, gt=0, description="tokens in one forward pass; bounds a prefill's hold on others"
+    )
     score_batch_tokens: int = Field(4096, gt=0, description="padded tokens in one scoring pass")
     threads: int = Field(2, gt=0, description="CPU threads of torch in this process")
     tp_size: int = Field(1, gt=0, description="GPUs that share one engine")

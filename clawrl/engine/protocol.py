@@ -89,7 +89,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """``logps`` float32[N] for ``ids[start:]``; ``topk_*`` [N, k] when asked; ``next_logps`` float32[len(token_ids)]."""
+    """``logps`` float32[N] for ``ids[start:]``; ``topk_*`` [N, k], ``next_logps`` float32[len(token_ids)]."""
 
     logps: LogProbs
     version: int

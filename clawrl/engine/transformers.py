@@ -106,10 +106,10 @@ class TransformersEngine:
     async def start(self) -> None:
         torch.set_num_threads(self._config.threads)
         self._model, self._tokenizer = await asyncio.to_thread(self._load)
-        self._staging = Staging({name: spec_of(name, p) for name, p in self._model.named_parameters()})
+        self._staging = Staging({name: spec_of(name, p) for name, p in self.model.named_parameters()})
         if self._generates:
-            self._eos_ids = _eos_ids(self._model, self._tokenizer)
-            self._batcher = Batcher(self._model, self._config, eos_ids=self._eos_ids)
+            self._eos_ids = _eos_ids(self.model, self._tokenizer)
+            self._batcher = Batcher(self.model, self._config, eos_ids=self._eos_ids)
             self._batcher.start()
 
     async def stop(self) -> None:
@@ -207,9 +207,7 @@ class TransformersEngine:
         stops.push([token])
         return stops.stopped
 
-    def _emit(
-        self, running: _Running, ids: Sequence[int], logps: Sequence[float], reason: FinishReason | None
-    ) -> None:
+    def _emit(self, running: _Running, ids: Sequence[int], logps: Sequence[float], reason: FinishReason | None) -> None:
         running.finished = reason is not None
         running.chunks.put_nowait(
             TokenChunk(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,7 @@ class Sender:
         self._host = host
         self._transport = transport
         self._timeout_s = timeout_s
-        self._group: dist.ProcessGroup | None = None
+        self._group: Any = None
         self._store = dist.TCPStore(
             host, 0, None, is_master=True, timeout=datetime.timedelta(seconds=timeout_s), wait_for_workers=False
         )
@@ -83,12 +84,12 @@ def receive_buckets(meeting: Rendezvous, rank: int, manifest: WeightManifest) ->
         yield bucket, data
 
 
-def _open_group(store: dist.Store, meeting: Rendezvous, rank: int) -> dist.ProcessGroup:
+def _open_group(store: dist.Store, meeting: Rendezvous, rank: int) -> Any:
     if meeting.transport != "gloo":
         raise TransferError(f"weights.transport {meeting.transport!r} is not available for this engine; use gloo")
     try:
         # Private names of torch, kept to these four lines: a group that does not touch WORLD.
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = datetime.timedelta(seconds=meeting.timeout_s)
         address = meeting.host if rank == 0 else _own_address(meeting.host)
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
@@ -97,7 +98,7 @@ def _open_group(store: dist.Store, meeting: Rendezvous, rank: int) -> dist.Proce
         raise TransferError(f"rank {rank} of {meeting.world} could not join {meeting.name}: {error}") from error
 
 
-def _broadcast(group: dist.ProcessGroup, data: torch.Tensor) -> None:
+def _broadcast(group: Any, data: torch.Tensor) -> None:
     options = dist.BroadcastOptions()
     options.rootRank = 0
     options.rootTensor = 0

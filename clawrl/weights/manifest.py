@@ -103,5 +103,5 @@ def digest_of(specs: Sequence[TensorSpec], payloads: Iterator[torch.Tensor]) -> 
     digest = hashlib.sha256()
     for spec, payload in zip(specs, payloads, strict=True):
         digest.update(f"{spec.name}|{spec.dtype}|{spec.shape}|".encode())
-        digest.update(memoryview(payload.numpy()))
+        digest.update(payload.numpy().data)
     return digest.hexdigest()

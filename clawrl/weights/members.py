@@ -127,7 +127,9 @@ class Members:
             async with asyncio.timeout(timeout_s):
                 return await outcome
         except TimeoutError:
-            return Outcome(ok=False, detail=f"replica {replica} did not answer {type(command).__name__} in {timeout_s} s")
+            return Outcome(
+                ok=False, detail=f"replica {replica} did not answer {type(command).__name__} in {timeout_s} s"
+            )
         finally:
             self._waiting.pop(order.number, None)
 

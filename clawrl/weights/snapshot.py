@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -65,12 +66,12 @@ def prune(root: Path, keep: int, *, spare: Path | None = None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _manifest_from(data: dict[str, object]) -> WeightManifest:
-    tensors = tuple(TensorSpec(name=t["name"], dtype=t["dtype"], shape=tuple(t["shape"])) for t in data["tensors"])  # type: ignore[attr-defined]
+def _manifest_from(data: dict[str, Any]) -> WeightManifest:
+    tensors = tuple(TensorSpec(name=t["name"], dtype=t["dtype"], shape=tuple(t["shape"])) for t in data["tensors"])
     return WeightManifest(
-        version=int(data["version"]),  # type: ignore[call-overload]
+        version=int(data["version"]),
         kind=WeightKind(data["kind"]),
         tensors=tensors,
-        buckets=tuple((int(start), int(end)) for start, end in data["buckets"]),  # type: ignore[attr-defined]
+        buckets=tuple((int(start), int(end)) for start, end in data["buckets"]),
         digest=str(data["digest"]),
     )

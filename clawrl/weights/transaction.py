@@ -80,7 +80,9 @@ class Publishing:
                 self._members.forget(replica)
         current.replicas = [replica for replica, outcome in answers.items() if outcome.ok]
         if refused:
-            log.warning("publish of version %d goes on without %d replicas: %s", manifest.version, len(refused), refused)
+            log.warning(
+                "publish of version %d goes on without %d replicas: %s", manifest.version, len(refused), refused
+            )
         meeting = Rendezvous(
             host=host,
             port=port,
