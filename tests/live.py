@@ -52,7 +52,11 @@ def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: A
             "sampling": {"temperature": 1.0, "max_tokens": 24},
         },
         "policy": {"model": {"source": str(model)}, "engine": engine, "resources": {"num_cpus": 0.1}},
-        "judge": {"engine": dict(engine), "verdict": {"backoff_s": 0.2}, "resources": {"num_cpus": 0.1}},
+        "judge": {
+            "engine": {**engine, "context_length": 1024},
+            "verdict": {"backoff_s": 0.2},
+            "resources": {"num_cpus": 0.1},
+        },
         "trainer": {
             "method": {"name": "binary_rl", "baseline": "none"},
             "training": {

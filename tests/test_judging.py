@@ -62,15 +62,28 @@ def test_the_judge_sees_the_request_the_answer_and_all_the_evidence_with_its_rol
     assert judgement.verdict is Verdict.GOOD and judgement.votes == (1,) and judgement.score == pytest.approx(1.0)
 
 
-def test_calibration_takes_away_the_leaning_on_replies_that_say_nothing(tiny_folder: Path) -> None:
-    judge, _ = _judge(tiny_folder, lambda text: -1.0 if "EVIDENCE" in text else -3.0)
+def test_calibration_puts_zero_half_way_between_pleased_and_displeased_replies(tiny_folder: Path) -> None:
+    def odds(text: str) -> float:
+        reply = text.rsplit("Reply:", 1)[1]
+        return (
+            5.0 if "helpful" in reply or "goodbye" in reply or "EVIDENCE" in reply else 3.0 if "Next" in reply else 1.0
+        )
+
+    judge, engine = _judge(tiny_folder, odds)
 
     async def run() -> Judgement:
-        assert await judge.calibrate() == pytest.approx(-3.0)
+        assert await judge.calibrate() == pytest.approx(((5 + 5 + 3 + 1) / 4 + 1.0) / 2)
         return await judge.judge(CASE)
 
     judgement = asyncio.run(run())
-    assert judgement.score == pytest.approx(2.0) and judgement.verdict is Verdict.GOOD
+    assert judgement.score == pytest.approx(5.0 - 2.25) and judgement.verdict is Verdict.GOOD
+    assert all(text.rsplit("Reply:", 1)[1].strip() for text in engine.seen)
+
+
+def test_a_judge_that_cannot_tell_pleased_from_displeased_is_refused_at_start(tiny_folder: Path) -> None:
+    judge, _ = _judge(tiny_folder, lambda text: 1.0)
+    with pytest.raises(JudgeError, match="choose another"):
+        asyncio.run(judge.calibrate())
 
 
 def test_the_margin_makes_room_for_neutral() -> None:

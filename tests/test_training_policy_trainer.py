@@ -197,7 +197,11 @@ def test_zero_advantage_still_pulls_towards_the_reference_when_kl_counts(folder:
     plan = one.compute([make_sample("a", 3, 6, reward=0.0)])
     assert plan.skip is None and plan.metrics["kl"] > 0.0
     assert one.apply().changed
-    assert one.compute([make_sample("a", 3, 6, reward=0.0)]).metrics["kl"] < plan.metrics["kl"]
+    # Adam's momentum still leads away for a few steps.
+    for _ in range(15):
+        later = one.compute([make_sample("a", 3, 6, reward=0.0)])
+        one.apply()
+    assert later.metrics["kl"] < 0.5 * plan.metrics["kl"]
 
 
 def test_kl_without_a_reference_model_is_refused_at_construction(folder: Path) -> None:

@@ -1,9 +1,11 @@
 """The probability verdict: one forward pass instead of a written opinion.
 
 A few solved examples, then the case; the verdict is read off the next token as
-``log P(good) - log P(bad)``, minus the same for replies that say nothing (the calibration, measured once
-at start). Positive is good. The judge sees the request, the answer and all the evidence; long texts are
-shortened in the middle, since openings and endings carry the reaction.
+``log P(good) - log P(bad)``, minus the judge's own leaning: the point half-way between its mean on a few
+plainly pleased and a few plainly displeased replies, measured once at start. (Replies that say nothing are
+no measure of it: to a small model they read like complaints.) Positive is good. The judge sees the request,
+the answer and all the evidence; long texts are shortened in the middle, since openings and endings carry
+the reaction.
 """
 
 from __future__ import annotations
@@ -31,7 +33,32 @@ _EXAMPLES = (
     ("I asked for something else.", 1),
     ("Good, that answers it.", 0),
 )
-_NEUTRAL = ("N/A", "...", "Hello.", "The weather is cloudy.")
+# For the calibration alone: none of these replies is among the examples.
+_CALIBRATION_CASES = (
+    ("How tall is the Eiffel Tower?", "The Eiffel Tower is about 330 metres tall."),
+    (
+        "Give me tips for sleeping well.",
+        "Sleeping well is important for your health. Here are some tips: 1. Keep a regular schedule. "
+        "2. Avoid screens in the evening. 3. Make sure that your bedroom is dark, quiet and cool, and that",
+    ),
+    (
+        "What is bread made of?",
+        "Bread is a staple food that has been made for thousands of years in many cultures, and it is usually "
+        "made of flour, water, salt and yeast, although there are many other kinds.",
+    ),
+)
+_PLEASED = (
+    "Thank you, that is what I was looking for. Next: how old is it?",
+    "Super, that was helpful.",
+    "Excellent. Where can I buy one?",
+    "That is a good answer, goodbye.",
+)
+_DISPLEASED = (
+    "No. That is not what I meant.",
+    "This is useless to me. What else do you know?",
+    "It is far too complicated, make it simpler.",
+    "Wrong. Do it differently, please.",
+)
 
 
 class JudgeError(RuntimeError):
@@ -52,26 +79,29 @@ class ProbabilityJudge:
             raise JudgeError(f"judge.verdict.labels {config.labels} are the same token for this model")
 
     async def calibrate(self) -> float:
-        """Measure the leaning on replies that say nothing, and subtract it from now on."""
-        neutral = [Message(role="user", content=text) for text in _NEUTRAL]
-        odds = await self._log_odds([_prompt("N/A", "N/A", text.content, self._config.labels) for text in neutral])
-        self._offset = float(np.mean(odds))
+        """Measure the judge's leaning and subtract it from now on; returns it, in nats."""
+        means = [
+            np.mean(
+                await self._log_odds([self._case(*case, reply) for case in _CALIBRATION_CASES for reply in replies])
+            )
+            for replies in (_PLEASED, _DISPLEASED)
+        ]
+        if not means[0] > means[1]:
+            raise JudgeError(
+                f"the judge model finds displeased replies ({means[1]:.2f} nats) as good as pleased ones "
+                f"({means[0]:.2f}); choose another judge.model or other judge.verdict.labels"
+            )
+        self._offset = float(sum(means) / 2)
         return self._offset
 
     async def judge(self, request: JudgeRequest) -> Judgement:
         began = time.monotonic()
-        config = self._config
-        text = _prompt(
-            shorten(_transcript(request.request), config.max_request_chars),
-            shorten(request.response, config.max_response_chars),
-            shorten(_transcript(request.evidence), config.max_evidence_chars),
-            config.labels,
-        )
+        text = self._case(_transcript(request.request), request.response, _transcript(request.evidence))
         (odds,) = await self._log_odds([text])
         score = odds - self._offset
         if not np.isfinite(score):
             raise JudgeError(f"the judge model gave log-odds {odds} for turn {request.turn_id}")
-        verdict = verdict_of(score, config.margin)
+        verdict = verdict_of(score, self._config.margin)
         return Judgement(
             turn_id=request.turn_id,
             verdict=verdict,
@@ -79,6 +109,15 @@ class ProbabilityJudge:
             votes=(int(verdict),),
             judge=self._name,
             seconds=time.monotonic() - began,
+        )
+
+    def _case(self, request: str, response: str, evidence: str) -> str:
+        config = self._config
+        return _prompt(
+            shorten(request, config.max_request_chars),
+            shorten(" ".join(response.split()), config.max_response_chars),
+            shorten(evidence, config.max_evidence_chars),
+            config.labels,
         )
 
     async def _log_odds(self, prompts: Sequence[str]) -> list[float]:
@@ -124,6 +163,5 @@ def _transcript(messages: Sequence[Message]) -> str:
 
 def _prompt(request: str, response: str, evidence: str, labels: tuple[str, str]) -> str:
     examples = "".join(f"Reply: {reply}\nVerdict:{labels[label]}\n" for reply, label in _EXAMPLES)
-    answer = " ".join(response.split())
-    case = f"The user asked: {request}\nThe assistant answered: {answer}\nReply: {evidence}\nVerdict:"
-    return f"{_TASK}\n{examples}\n{case}"
+    case = f"(The user asked: {request} The assistant answered: {response})\nReply: {evidence}\nVerdict:"
+    return f"{_TASK}\n{examples}{case}"
