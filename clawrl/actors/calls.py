@@ -8,7 +8,9 @@ call that fails because it died is simply made again, by name, until it answers 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import ray
@@ -71,6 +73,27 @@ class Coordinator:
         # Looked up each time: a name leads to the actor that lives now.
         actor = ray.get_actor(self._name, namespace=NAMESPACE)
         return getattr(actor, method).remote(*arguments)
+
+
+class Background:
+    """Work that outlives the request that asked for it.
+
+    When a client goes away Ray cancels its request and every call made on the request's behalf, which it knows by the
+    context that a task inherits. So these tasks get a context of their own.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self, *, timeout_s: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
 
 
 def _is_away(error: Exception) -> bool:

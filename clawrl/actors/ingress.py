@@ -12,7 +12,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 from transformers import AutoTokenizer
 
-from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
 from clawrl.actors.generation import GenerationTask, Refused
 from clawrl.actors.http_errors import install_error_handlers
 from clawrl.config import Deployment
@@ -76,7 +76,7 @@ class Ingress:
         tokenizer = AutoTokenizer.from_pretrained(resolve(deployment.policy.model))
         self._renderer = ChatRenderer(tokenizer, self._context_length)
         self._created = int(time.time())
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     # -- chat ---------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Ingress:
             logprobs=asked.logprobs,
             overridden=bool(asked.overridden),
         )
-        self._in_background(self._announce(task))
+        self._background.start(self._announce(task))
         pieces = self._pieces(task, affinity_key(asked.session, owner, asked.messages))
         reply = ChatReply(
             turn_id=arrival.turn_id, model=asked.model, created=int(arrival.arrived_at), session=asked.session
@@ -131,7 +131,7 @@ class Ingress:
                 raise errors.overloaded() from None
             except (RayActorError, DeploymentUnavailableError) as error:
                 if begun or attempt == _TRIES - 1:
-                    self._in_background(self._record_lost(task))
+                    self._background.start(self._record_lost(task))
                     raise errors.unavailable("The replica that was answering is gone. Please try again.") from error
                 log.warning("turn %s: a replica died before its first token; asking another", task.arrival.turn_id)
                 await asyncio.sleep(0.2 * 2**attempt)
@@ -245,8 +245,3 @@ class Ingress:
             return await self._coordinator.ask(method, *arguments, timeout_s=10.0)
         except CoordinatorAway:
             raise errors.unavailable("The coordinator is restarting. Please try again.") from None
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

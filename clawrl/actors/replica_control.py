@@ -76,6 +76,10 @@ class ReplicaControl:
                 )
             except CoordinatorAway as away:
                 log.warning("still serving version %d: %s", self._engine.version, away)
+            except Exception:
+                # Whatever the coordinator chokes on, this replica must not go deaf.
+                log.exception("a command got lost; still serving version %d", self._engine.version)
+                await asyncio.sleep(1.0)
 
     async def _carry_out(self, command: Command) -> Outcome:
         """Errors are answers here: the coordinator decides what a failure means."""

@@ -21,7 +21,7 @@ import psutil
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
 from clawrl.actors.generation import GenerationTask, Refused
 from clawrl.actors.replica_control import ReplicaControl
 from clawrl.actors.transcript import Transcript
@@ -44,7 +44,7 @@ class Rollout:
         self._replica = serve.get_replica_context().replica_id.unique_id
         self._coordinator = Coordinator(deployment.name)
         self._unrecorded = 0
-        self._recording: set[asyncio.Task[bool]] = set()
+        self._recording = Background()
         self._process = psutil.Process()
         folder = await asyncio.to_thread(resolve, deployment.policy.model)
         self._engine = TransformersEngine(folder, deployment.policy.engine)
@@ -54,8 +54,7 @@ class Rollout:
 
     async def __del__(self) -> None:
         """Graceful stop only: see what was answered into the ledger, then leave."""
-        if self._recording:
-            await asyncio.wait(self._recording, timeout=self._serving.ack_timeout_s)
+        await self._recording.finish(timeout_s=self._serving.ack_timeout_s)
         await self._control.leave()
         await self._engine.stop()
 
@@ -100,21 +99,15 @@ class Rollout:
                     chunk = await anext(chunks)
         except (asyncio.CancelledError, GeneratorExit):
             # No await here: the task is being torn down. Recording goes on by itself.
-            self._record_later(transcript.turn(FinishReason.ABORTED))
+            self._recording.start(self._record(transcript.turn(FinishReason.ABORTED)))
             raise
         except Exception:
-            self._record_later(transcript.turn(FinishReason.ERROR))
+            self._recording.start(self._record(transcript.turn(FinishReason.ERROR)))
             raise
         turn = transcript.turn(chunk.finish_reason)
         # Shielded: the answer is complete, so a client that leaves now changes nothing about the turn.
-        await asyncio.shield(self._record_later(turn))
+        await asyncio.shield(self._recording.start(self._record(turn)))
         yield transcript.finish(turn)
-
-    def _record_later(self, turn: Turn) -> asyncio.Task[bool]:
-        task = asyncio.get_running_loop().create_task(self._record(turn))
-        self._recording.add(task)
-        task.add_done_callback(self._recording.discard)
-        return task
 
     async def _record(self, turn: Turn) -> bool:
         try:
