@@ -31,6 +31,7 @@ from clawrl.messages import (
 from clawrl.methods.registry import build_method
 from clawrl.serving.sessions import make_arrival, reply_hash
 from clawrl.weights.members import CatchUp, Outcome
+from clawrl.weights.transaction import PublishFailed
 from tests.live import tiny_deployment
 
 Judging = Callable[[JudgeRequest], Awaitable[Judgement]]
@@ -267,9 +268,12 @@ def test_a_paused_ledger_lends_nothing_until_it_is_resumed(tmp_path: Path) -> No
 def test_a_published_version_is_current_and_a_late_replica_is_told_to_catch_up(tmp_path: Path) -> None:
     async def run() -> None:
         coordinator = Office(tmp_path).open()
+        await coordinator.restored("run", 0)
         number = await coordinator.next_version()
         manifest = WeightManifest(version=number, kind=WeightKind.FULL, tensors=(), buckets=(), digest="d")
-        meeting = await coordinator.begin_publish(manifest, 4, "/snapshots/x", "127.0.0.1", 1)
+        with pytest.raises(PublishFailed, match="replaced"):
+            await coordinator.begin_publish("an older run", manifest, 4, "/snapshots/x", "127.0.0.1", 1)
+        meeting = await coordinator.begin_publish("run", manifest, 4, "/snapshots/x", "127.0.0.1", 1)
         version = await coordinator.finish_publish(meeting.name)
         assert (await coordinator.current_version()).step == 4 and version.version == number
         order = await coordinator.poll("late", 0, {"running": 0, "unrecorded": 3}, 3.0)

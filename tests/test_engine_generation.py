@@ -69,8 +69,9 @@ def test_hostile_requests_leave_a_healthy_stream_undisturbed(tiny_folder: Path) 
                 await generate(engine, [], max_tokens=10)
             with pytest.raises(UnsupportedRequest, match="outside"):
                 await generate(engine, [10**6], max_tokens=10)
-            with pytest.raises(UnsupportedRequest, match="temperature"):
-                await generate(engine, PROMPT, temperature=float("nan"), max_tokens=10)
+            for temperature in (float("nan"), float("inf"), -1.0, 1e-40):
+                with pytest.raises(UnsupportedRequest, match="temperature"):
+                    await generate(engine, PROMPT, temperature=temperature, max_tokens=10)
             await generate(engine, PROMPT, temperature=0, max_tokens=10)
             await generate(engine, PROMPT, temperature=2, max_tokens=10)
             await generate(engine, PROMPT, stop=("a", "e"), max_tokens=50)
@@ -80,6 +81,33 @@ def test_hostile_requests_leave_a_healthy_stream_undisturbed(tiny_folder: Path) 
             answer = await healthy
             engine.health()
             np.testing.assert_allclose(answer.logps, cold_logps(tiny_folder, answer), atol=1e-4)
+
+    asyncio.run(run())
+
+
+def test_a_fault_in_one_requests_results_leaves_its_neighbours_whole(tiny_folder: Path) -> None:
+    async def run() -> None:
+        async with running_engine(tiny_folder) as engine:
+            original = engine._collect
+
+            def collect_or_fail(running, output, base):  # type: ignore[no-untyped-def]
+                if running.request.sampling.max_tokens == 77:
+                    raise KeyError("a tokenizer error, say")
+                original(running, output, base)
+
+            engine._collect = collect_or_fail  # type: ignore[method-assign]
+            faulty, *healthy = await asyncio.wait_for(
+                asyncio.gather(
+                    generate(engine, PROMPT, max_tokens=77),
+                    *(generate(engine, PROMPT, max_tokens=60) for _ in range(3)),
+                    return_exceptions=True,
+                ),
+                20,
+            )
+            assert isinstance(faulty, EngineError)
+            for answer in healthy:
+                np.testing.assert_allclose(answer.logps, cold_logps(tiny_folder, answer), atol=1e-4)
+            assert engine.slots.running == 0
 
     asyncio.run(run())
 

@@ -161,6 +161,7 @@ def test_a_replica_that_misses_the_commit_catches_up_from_the_snapshot(kind: str
             replicas[0] = FakeReplica("r0", world.members)
         await asyncio.sleep(0.15)
         await world.publishing.catch_up(version)
+        await asyncio.sleep(0.05)
         assert replicas[0].version == 1
 
     played(story)
@@ -211,5 +212,50 @@ def test_a_replica_that_goes_silent_is_forgotten_and_comes_back_by_polling() -> 
         assert not (await members.call("r", Abort(version=1), timeout_s=0.1)).ok
         await members.poll("r", 0, {}, timeout_s=0.01)
         assert members.alive() == ["r"]
+
+    played(story)
+
+
+def test_a_publish_whose_trainer_died_does_not_keep_late_replicas_old() -> None:
+    async def story(world: World) -> None:
+        (replica,) = await world.replicas(1)
+        await world.publishing.begin(manifest(2), 2, "/snap", "127.0.0.1", 1)
+        current = PolicyVersion(version=1, step=1, snapshot="/s", digest="d", published_at=0.0)
+        await world.publishing.catch_up(current)
+        assert world.publishing.busy
+        await world.publishing.abort_open("a new training run begins")
+        await asyncio.sleep(0.15)
+        await world.publishing.catch_up(current)
+        await asyncio.sleep(0.05)
+        assert replica.version == 1
+
+    played(story)
+
+
+def test_a_begin_that_was_overtaken_while_it_prepared_sends_nobody_to_a_dead_sender() -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(2)
+        replicas[0].mute.add(Prepare)
+        first = asyncio.create_task(world.publishing.begin(manifest(1), 1, "/snap", "127.0.0.1", 1))
+        await asyncio.sleep(0.05)
+        replicas[0].mute.clear()
+        second = await world.publishing.begin(manifest(2), 2, "/snap", "127.0.0.1", 1)
+        with pytest.raises(PublishFailed, match="newer"):
+            await first
+        await world.publishing.finish(second.name)
+        assert replicas[1].seen.count(Receive) == 1 and replicas[1].version == 2
+
+    played(story)
+
+
+def test_a_replica_that_says_goodbye_answers_for_what_it_was_asked() -> None:
+    async def story(world: World) -> None:
+        (replica,) = await world.replicas(1)
+        replica.mute.add(Prepare)
+        asked = asyncio.create_task(world.members.call("r0", Prepare(manifest=manifest(1)), timeout_s=60))
+        await asyncio.sleep(0.05)
+        world.members.leave("r0")
+        outcome = await asyncio.wait_for(asked, 1.0)
+        assert not outcome.ok and "has left" in outcome.detail
 
     played(story)

@@ -37,7 +37,7 @@ from clawrl.methods.base import Method
 from clawrl.serving.trainability import drop_reason
 from clawrl.weights.members import Members, Order, Outcome
 from clawrl.weights.rendezvous import Rendezvous
-from clawrl.weights.transaction import Publishing
+from clawrl.weights.transaction import PublishFailed, Publishing
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class Coordinator:
         self._unrecorded: dict[str, int] = {}
         self._began_at = time.time()
         self._spawn(self._desk.take_what_is_owed())
+        self._spawn(self._every(5.0, self._desk.take_what_is_owed))
         self._spawn(self._every(deployment.ledger.sweep_s, self._sweep))
         self._spawn(self._every(0.5, self._help_late_replicas))
 
@@ -74,7 +75,8 @@ class Coordinator:
         return os.getpid()
 
     async def settings(self) -> str:
-        return self._deployment.model_dump_json()
+        """What this was made for; nothing that anybody wants once it is being stopped."""
+        return "" if self._training_ends else self._deployment.model_dump_json()
 
     async def close(self) -> None:
         """Leave a tidy file behind. The state is safe without this, too."""
@@ -115,6 +117,7 @@ class Coordinator:
     async def restored(self, run_id: str, step: int) -> tuple[Restored, PolicyVersion | None]:
         """A training run begins from a checkpoint with steps up to ``step``; runs before it are fenced off."""
         self._trainer = {"state": "running", "step": step}
+        await self._publishing.abort_open("a new training run begins")
         restored = await self._db.run(lambda ledger: ledger.restored(run_id, step))
         log.info("training run %s starts at step %d: %s", run_id, step, restored)
         return restored, await self.current_version()
@@ -138,15 +141,16 @@ class Coordinator:
         training = self._training
 
         def borrow(ledger: Ledger) -> LeasedTurns | None:
-            current = ledger.current_version()
-            oldest = (current.version if current else 0) - training.max_staleness
+            # Counted in versions that were published: failed publishes leave gaps in the numbers.
+            recent = ledger.versions(training.max_staleness + 1)
+            oldest = recent[-1].version if len(recent) > training.max_staleness else 0
             return ledger.lease(
                 run_id,
                 step,
                 training.batch_size,
                 now=time.time(),
                 timeout_s=training.lease_timeout_s,
-                min_version=max(oldest, 0),
+                min_version=oldest,
             )
 
         return await self._db.run(borrow)
@@ -199,8 +203,10 @@ class Coordinator:
         return await self._db.run(lambda ledger: ledger.next_version())
 
     async def begin_publish(
-        self, manifest: WeightManifest, step: int, snapshot: str, host: str, port: int
+        self, run_id: str, manifest: WeightManifest, step: int, snapshot: str, host: str, port: int
     ) -> Rendezvous:
+        if not await self._db.run(lambda ledger: ledger.is_current(run_id)):
+            raise PublishFailed(f"training run {run_id} has been replaced")
         return await self._publishing.begin(manifest, step, snapshot, host, port)
 
     async def finish_publish(self, publish_id: str) -> PolicyVersion:

@@ -1,6 +1,6 @@
 """The coordinator's judging: every case once at a time, retried, settled in the ledger whatever comes of it.
 
-A case that is under way when the coordinator dies is owed by the ledger and sent again at the next start.
+A case that is under way when the coordinator dies, or that finds the desk full, is owed by the ledger and taken later.
 Whether a judged turn makes a sample is the method's word; a turn of which it cannot make one is dropped.
 """
 
@@ -18,6 +18,7 @@ from clawrl.messages import DropReason, Judgement, JudgeRequest, Sample, Turn
 from clawrl.methods.base import Method
 
 log = logging.getLogger(__name__)
+_BACKLOG = 256
 AskJudge = Callable[[JudgeRequest], Awaitable[Judgement]]
 
 
@@ -36,14 +37,15 @@ class JudgingDesk:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def take(self, case: JudgeRequest) -> None:
-        """Judge a case in the background; one that is under way is not taken twice."""
-        if case.turn_id not in self._under_way:
+        """Judge a case in the background, once. Beyond the backlog it stays owed in the ledger, not in memory."""
+        if case.turn_id not in self._under_way and len(self._under_way) < _BACKLOG:
             task = asyncio.get_running_loop().create_task(self._judge(case))
             self._under_way[case.turn_id] = task
             task.add_done_callback(lambda _: self._under_way.pop(case.turn_id, None))
 
     async def take_what_is_owed(self) -> None:
-        for case in await self._db.run(lambda ledger: ledger.awaiting_judgement()):
+        """Cases that a restart, a full backlog or an error left behind."""
+        for case in await self._db.run(lambda ledger: ledger.awaiting_judgement(_BACKLOG)):
             self.take(case)
 
     def close(self) -> None:
@@ -53,14 +55,18 @@ class JudgingDesk:
     def sample_of(self, turn: Turn, judgement: Judgement) -> Sample | DropReason:
         try:
             return self._method.sample(turn, judgement)
-        except ValueError as error:
-            log.warning("turn %s makes no sample: %s", turn.turn_id, error)
+        except Exception as error:
+            log.warning("turn %s makes no sample: %r", turn.turn_id, error)
             return DropReason.MALFORMED
 
     async def _judge(self, case: JudgeRequest) -> None:
-        async with self._slots:
-            judgement = await judge_or_abstain(self._ask, case, self._config)
-        await self._db.run(lambda ledger: ledger.judged(judgement, self._declined(ledger, judgement)))
+        try:
+            async with self._slots:
+                judgement = await judge_or_abstain(self._ask, case, self._config)
+            await self._db.run(lambda ledger: ledger.judged(judgement, self._declined(ledger, judgement)))
+        except Exception:
+            log.exception("turn %s could not be settled; it is taken again", case.turn_id)
+            return
         self._settled()
 
     def _declined(self, ledger: Ledger, judgement: Judgement) -> DropReason | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -34,6 +35,7 @@ from clawrl.serving.chat_stream import Piece
 
 log = logging.getLogger(__name__)
 _JOIN_TIMEOUT_S = 120.0
+_UNAWAITED_TIMEOUT_S = 300.0
 
 
 class Rollout:
@@ -99,25 +101,31 @@ class Rollout:
                     chunk = await anext(chunks)
         except (asyncio.CancelledError, GeneratorExit):
             # No await here: the task is being torn down. Recording goes on by itself.
-            self._recording.start(self._record(transcript.turn(FinishReason.ABORTED)))
+            self._record_unawaited(transcript.turn(FinishReason.ABORTED))
             raise
         except Exception:
-            self._recording.start(self._record(transcript.turn(FinishReason.ERROR)))
+            self._record_unawaited(transcript.turn(FinishReason.ERROR))
             raise
         turn = transcript.turn(chunk.finish_reason)
         # Shielded: the answer is complete, so a client that leaves now changes nothing about the turn.
-        await asyncio.shield(self._recording.start(self._record(turn)))
+        await asyncio.shield(self._recording.start(self._record(turn, timeout_s=self._serving.ack_timeout_s)))
         yield transcript.finish(turn)
 
-    async def _record(self, turn: Turn) -> bool:
-        try:
-            await self._coordinator.ask("record", turn, timeout_s=self._serving.ack_timeout_s)
-        except CoordinatorAway as away:
-            self._unrecorded += 1
-            log.error("turn %s was answered but not recorded: %s", turn.turn_id, away)
-            return False
-        except Exception:
-            self._unrecorded += 1
-            log.exception("turn %s was answered but the ledger refused it", turn.turn_id)
-            return False
-        return True
+    def _record_unawaited(self, turn: Turn) -> None:
+        """No client waits for this one, so it has more time."""
+        self._recording.start(self._record(turn, timeout_s=_UNAWAITED_TIMEOUT_S))
+
+    async def _record(self, turn: Turn, *, timeout_s: float) -> None:
+        """Until it is on disk or the time is up; an error of the ledger may pass, so it is asked again, too."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                await self._coordinator.ask("record", turn, timeout_s=max(left, 0.1))
+                return
+            except Exception as error:
+                if isinstance(error, CoordinatorAway) or left < 1.0:
+                    self._unrecorded += 1
+                    log.error("turn %s was served but not recorded: %r", turn.turn_id, error)
+                    return
+            await asyncio.sleep(1.0)

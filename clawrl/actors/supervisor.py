@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from clawrl.actors.calls import NAMESPACE, coordinator_name, driver_name
 from clawrl.actors.coordinator_actor import CoordinatorActor
@@ -55,6 +55,9 @@ class Supervisor:
         try:
             async with asyncio.timeout(_CALL_TIMEOUT_S):
                 await make().ping.remote()
+        except RayTaskError as error:
+            log.error("%s is broken and is restarted: %s", make.__name__, error)
+            ray.kill(make(), no_restart=False)
         except (RayActorError, TimeoutError) as error:
             # Ray is restarting it, or the machine is busy: no reason to restart this replica, too.
             log.warning("%s does not answer: %s", make.__name__, error)

@@ -11,7 +11,9 @@ A publish that fails costs nothing but freshness: it is tried again before the n
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import shutil
 import tempfile
 import time
 import uuid
@@ -29,16 +31,15 @@ from transformers import PreTrainedModel
 from clawrl.actors.calls import Coordinator, CoordinatorAway
 from clawrl.actors.coordinator import EndOfTraining
 from clawrl.config import Deployment
-from clawrl.messages import Lease, PolicyVersion
+from clawrl.messages import Lease, PolicyVersion, WeightManifest
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
-from clawrl.weights.broadcast import Sender, TransferError
+from clawrl.weights.broadcast import Sender
 from clawrl.weights.manifest import build_manifest, pack_bucket
 from clawrl.weights.snapshot import prune, write_snapshot
-from clawrl.weights.transaction import PublishFailed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -69,7 +70,6 @@ class TrainingRun:
         self._restore()
         self._checkpointed_step = self._trainer.step
         self._unpublished = False
-        self._current: PolicyVersion | None = None
 
     def _load(self, folder: Path) -> PreTrainedModel:
         config = self._config
@@ -133,30 +133,45 @@ class TrainingRun:
         self._unpublished = not self._from_rank_0(lambda: self._send(tensors))
 
     def _send(self, tensors: dict[str, torch.Tensor]) -> bool:
-        settings = self._deployment.publish
-        version: int = self._ask("next_version")
-        manifest = build_manifest(version, tensors, bucket_bytes=int(settings.bucket_mb * 2**20))
-        snapshots = self._deployment.state_path / "snapshots"
-        folder = write_snapshot(snapshots, manifest, tensors)
-        sender = Sender(ray.util.get_node_ip_address(), settings.transport, settings.transfer_timeout_s)
         publish_id = None
         try:
-            meeting = self._ask("begin_publish", manifest, self._trainer.step, str(folder), *sender.address)
-            publish_id = meeting.name
-            if meeting.world > 1:
-                sender.connect(meeting.name, meeting.world)
-                for bucket in range(len(manifest.buckets)):
-                    sender.send(pack_bucket(manifest, bucket, tensors))
-            self._current = self._ask("finish_publish", meeting.name)
-        except (TransferError, PublishFailed, CoordinatorAway) as error:
-            log.warning("publish of version %d failed and will be tried again: %s", version, error)
+            version: int = self._ask("next_version")
+            manifest, folder = self._snapshot(version, tensors)
+            sender = self._open_sender()
+            try:
+                meeting = self._ask(
+                    "begin_publish", self._run_id, manifest, self._trainer.step, str(folder), *sender.address
+                )
+                publish_id = meeting.name
+                if meeting.world > 1:
+                    sender.connect(meeting.name, meeting.world)
+                    for bucket in range(len(manifest.buckets)):
+                        sender.send(pack_bucket(manifest, bucket, tensors))
+                self._ask("finish_publish", meeting.name)
+            finally:
+                sender.close()
+        except Exception as error:
+            # Of any kind: what was learned is in the trainer, and serving goes on with the old version.
+            log.warning("a publish of step %d failed and will be tried again: %r", self._trainer.step, error)
             if publish_id is not None:
-                self._ask("abort_publish", publish_id, str(error)[:500])
+                with contextlib.suppress(Exception):
+                    self._coordinator.ask_now("abort_publish", publish_id, repr(error)[:500], timeout_s=5.0)
+            time.sleep(self._config.poll_s)
             return False
-        finally:
-            sender.close()
-        prune(snapshots, settings.keep_snapshots, spare=folder)
         return True
+
+    def _snapshot(self, version: int, tensors: dict[str, torch.Tensor]) -> tuple[WeightManifest, Path]:
+        """Old snapshots go first, so that failing publishes do not fill the disk; the current one stays."""
+        settings = self._deployment.publish
+        snapshots = self._deployment.state_path / "snapshots"
+        current: PolicyVersion | None = self._ask("current_version")
+        prune(snapshots, settings.keep_snapshots, spare=Path(current.snapshot) if current else None)
+        manifest = build_manifest(version, tensors, bucket_bytes=int(settings.bucket_mb * 2**20))
+        return manifest, write_snapshot(snapshots, manifest, tensors)
+
+    def _open_sender(self) -> Sender:
+        settings = self._deployment.publish
+        return Sender(ray.util.get_node_ip_address(), settings.transport, settings.transfer_timeout_s)
 
     # -- start and checkpoints ----------------------------------------------------------------------
 
@@ -182,7 +197,7 @@ class TrainingRun:
         step = self._trainer.step
         if step == self._checkpointed_step:
             return
-        with tempfile.TemporaryDirectory(dir=_scratch(self._deployment)) as folder:
+        with tempfile.TemporaryDirectory(dir=_scratch(self._deployment, self._rank)) as folder:
             save_checkpoint(Path(folder), self._trainer.state_dict())
             ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
         self._checkpointed_step = step
@@ -203,8 +218,9 @@ class TrainingRun:
         return value
 
 
-def _scratch(deployment: Deployment) -> Path:
-    """Beside the checkpoints, since /tmp may be too small for one."""
-    folder = deployment.state_path / "scratch"
+def _scratch(deployment: Deployment, rank: int) -> Path:
+    """Beside the checkpoints, since /tmp may be too small for one. What a killed run left there goes."""
+    folder = deployment.state_path / "scratch" / f"rank{rank}"
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -11,7 +11,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.actors.calls import Coordinator
 from clawrl.config import Deployment
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class TrainerDriver:
         return os.getpid()
 
     def settings(self) -> str:
-        return self._deployment.model_dump_json()
+        """What this was made for; nothing that anybody wants once it is being stopped."""
+        return "" if self._stopping.is_set() else self._deployment.model_dump_json()
 
     def stop(self, timeout_s: float) -> bool:
         """Let the run checkpoint and end; true if it did in time."""
@@ -52,7 +53,7 @@ class TrainerDriver:
             except Exception as error:
                 log.exception("training ended with an error; it is started again in %s s", _RETRY_S)
                 self._tell(f"failed: {type(error).__name__}: {error}"[:500])
-                self._stopping.wait(_RETRY_S)
+            self._stopping.wait(_RETRY_S)
         self._tell("stopped")
 
     def _trainer(self) -> TorchTrainer:
@@ -85,5 +86,5 @@ class TrainerDriver:
     def _tell(self, state: str) -> None:
         try:
             self._coordinator.ask_now("trainer_state", state, timeout_s=5.0)
-        except CoordinatorAway:
-            log.warning("the coordinator is away and was not told: %s", state)
+        except Exception as error:
+            log.warning("the coordinator was not told that training %s: %r", state, error)

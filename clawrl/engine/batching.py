@@ -8,6 +8,7 @@ at this file's border.
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -45,6 +46,13 @@ class _TopP(ContinuousBatchingTopPLogitsWarper):
         return super().__call__(scores, tensor_arg)
 
 
+class _Nowhere(queue.Queue[Any]):
+    """Where results go that nobody waits for any more: the last ones of cancelled requests."""
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        pass
+
+
 class Batcher:
     """A running generation loop over ``model``. Results arrive on the event loop that submitted them."""
 
@@ -70,6 +78,7 @@ class Batcher:
             seed=config.seed,
         )
         self._manager = model.init_continuous_batching(generation_config=defaults, continuous_batching_config=settings)
+        self._manager.output_router.output_queue = _Nowhere()
         processors = self._manager.logit_processor
         swapped = {ContinuousBatchingTopKLogitsWarper: _TopK, ContinuousBatchingTopPLogitsWarper: _TopP}
         processors.logits_processor = LogitsProcessorList(

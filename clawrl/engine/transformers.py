@@ -47,6 +47,7 @@ from clawrl.messages import FinishReason, WeightKind, WeightManifest
 from clawrl.weights.manifest import spec_of
 
 _ids = itertools.count()
+_COLDEST = 0.01
 
 
 @dataclass(slots=True)
@@ -160,8 +161,12 @@ class TransformersEngine:
         vocabulary = self.model.get_input_embeddings().num_embeddings
         if int(prompt.min()) < 0 or int(prompt.max()) >= vocabulary:
             raise UnsupportedRequest(f"the prompt holds ids outside 0..{vocabulary - 1}", param="messages")
-        if not np.isfinite(sampling.temperature) or sampling.temperature < 0:
-            raise UnsupportedRequest(f"temperature {sampling.temperature} is out of range", param="temperature")
+        # Logits divided by less overflow, and the loop dies of a NaN for everybody.
+        if not (sampling.greedy or _COLDEST <= sampling.temperature < np.inf):
+            raise UnsupportedRequest(
+                f"temperature {sampling.temperature} is out of range: use 0, or {_COLDEST} and more",
+                param="temperature",
+            )
         if not 0.0 < sampling.top_p <= 1.0:
             raise UnsupportedRequest(f"top_p {sampling.top_p} is out of range", param="top_p")
 
@@ -172,8 +177,14 @@ class TransformersEngine:
         attempt, base = running.attempt, len(running.ids)
 
         def deliver(output: GenerationOutput) -> None:
-            if attempt == running.attempt and not running.finished:
+            if attempt != running.attempt or running.finished:
+                return
+            try:
                 self._collect(running, output, base)
+            except Exception as error:
+                # Raising here would skip the other requests of this batch, and their last tokens with it.
+                self._loop_of_generation().cancel(running.engine_id)
+                self._fail(running, EngineError(f"{type(error).__name__}: {error}"))
 
         self._loop_of_generation().submit(
             running.engine_id,

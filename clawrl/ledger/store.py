@@ -148,6 +148,11 @@ class Ledger:
         with self.transaction():
             return leases.expire(self._db, now)
 
+    def is_current(self, run_id: str) -> bool:
+        """Whether no other run has reported since this one did."""
+        run = runs.current_run(self._db)
+        return run is not None and run["run_id"] == run_id
+
     def checkpointed(self, run_id: str, step: int) -> bool:
         with self.transaction():
             return runs.checkpointed(self._db, run_id, step)

@@ -74,6 +74,7 @@ class _Member:
     stats: Mapping[str, Any]
     inbox: asyncio.Queue[Order] = field(default_factory=asyncio.Queue)
     executing: int | None = None
+    calls: set[int] = field(default_factory=set)
 
 
 class Members:
@@ -122,6 +123,7 @@ class Members:
         order = Order(number=next(self._numbers), command=command)
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting[order.number] = outcome
+        member.calls.add(order.number)
         member.inbox.put_nowait(order)
         try:
             async with asyncio.timeout(timeout_s):
@@ -132,9 +134,15 @@ class Members:
             )
         finally:
             self._waiting.pop(order.number, None)
+            member.calls.discard(order.number)
 
     def leave(self, replica: str) -> None:
-        self._members.pop(replica, None)
+        """A replica says goodbye: whoever waits for it need not."""
+        member = self._members.pop(replica, None)
+        for number in member.calls if member else ():
+            waiting = self._waiting.pop(number, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(Outcome(ok=False, detail=f"replica {replica} has left"))
 
     def forget(self, replica: str) -> None:
         """Drop a replica that failed a call; if it lives after all, its next poll brings it back."""

@@ -57,9 +57,11 @@ def read_snapshot(folder: Path) -> tuple[WeightManifest, dict[str, torch.Tensor]
 
 
 def prune(root: Path, keep: int, *, spare: Path | None = None) -> None:
-    """Remove all but the ``keep`` newest snapshots (never ``spare``, the one that replicas may be reading)."""
+    """Remove all but the ``keep`` newest snapshots (never ``spare``, the current one) and what was never finished."""
     if not root.is_dir():
         return
+    for unfinished in root.glob(".v*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     folders = sorted(path for path in root.iterdir() if path.is_dir() and path.name.startswith("v"))
     for folder in folders[:-keep]:
         if spare is None or folder != spare:

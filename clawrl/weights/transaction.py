@@ -13,11 +13,13 @@ Publishes are one at a time; a new ``begin`` aborts an open one (its trainer die
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from clawrl.messages import PolicyVersion, WeightManifest
 from clawrl.weights.config import PublishConfig
@@ -53,6 +55,7 @@ class Publishing:
         self._decide = decide
         self._open: _Open | None = None
         self._committing = False
+        self._catching_up: set[str] = set()
 
     @property
     def busy(self) -> bool:
@@ -74,6 +77,8 @@ class Publishing:
         answers = await self._ask_all(
             self._members.alive(), lambda _: Prepare(manifest=manifest), self._config.prepare_timeout_s
         )
+        if self._open is not current:
+            raise PublishFailed("a newer publish began")
         refused = [outcome.detail for outcome in answers.values() if not outcome.ok]
         for replica, outcome in answers.items():
             if not outcome.ok:
@@ -137,14 +142,35 @@ class Publishing:
         for replica in current.replicas:
             _spawn(self._members.call(replica, Abort(version=current.manifest.version), timeout_s=5.0))
 
+    async def abort_open(self, reason: str) -> None:
+        """Forget whatever is undecided: its trainer is gone."""
+        if self._open is not None:
+            await self.abort(self._open.publish_id, reason)
+
     async def catch_up(self, current: PolicyVersion) -> None:
-        """Send the current version's snapshot to idle replicas that hold another; does nothing mid-publish."""
+        """Send the current version's snapshot to idle replicas that hold another; does nothing mid-publish.
+
+        Does not wait for them: a slow replica must not keep the others old.
+        """
+        if self._open is not None and time.time() - self._open.began_at > self._longest_s:
+            await self.abort_open("its trainer is silent")
         if self.busy:
             return
-        late = self._members.behind(current.version)
-        answers = await self._ask_all(late, lambda _: CatchUp(version=current), self._config.transfer_timeout_s)
-        for replica, outcome in answers.items():
-            log.info("replica %s catches up to version %d: %s", replica, current.version, outcome.detail or "done")
+        for replica in self._members.behind(current.version):
+            if replica not in self._catching_up:
+                self._catching_up.add(replica)
+                task = _spawn(
+                    self._members.call(replica, CatchUp(version=current), timeout_s=self._config.transfer_timeout_s)
+                )
+                task.add_done_callback(functools.partial(self._caught_up, replica))
+
+    def _caught_up(self, replica: str, task: asyncio.Task[Outcome]) -> None:
+        self._catching_up.discard(replica)
+
+    @property
+    def _longest_s(self) -> float:
+        """No publish whose trainer lives is open for longer."""
+        return 2 * (self._config.prepare_timeout_s + self._config.transfer_timeout_s)
 
     async def _commit(self, current: _Open) -> PolicyVersion:
         began = time.time()
@@ -177,7 +203,7 @@ class Publishing:
         )
 
     async def _ask_all(
-        self, replicas: list[str], command: Callable[[str], Prepare | Commit | CatchUp], timeout_s: float
+        self, replicas: list[str], command: Callable[[str], Prepare | Commit], timeout_s: float
     ) -> dict[str, Outcome]:
         outcomes = await asyncio.gather(
             *(self._members.call(replica, command(replica), timeout_s=timeout_s) for replica in replicas)
@@ -193,7 +219,8 @@ class Publishing:
 _tasks: set[asyncio.Task[Outcome]] = set()
 
 
-def _spawn(call: Awaitable[Outcome]) -> None:
-    task: asyncio.Task[Outcome] = asyncio.ensure_future(call)  # type: ignore[assignment]
+def _spawn(call: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
+    task = asyncio.get_running_loop().create_task(call)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
+    return task
