@@ -17,14 +17,14 @@ from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.moves import move
 from clawrl.ledger.states import JUDGED
 from clawrl.messages import PolicyVersion, TurnId, TurnState
-from tests.test_ledger_kit import ask, open_ledger, queue, reply, say, user, verdict
+from tests.ledger_kit import ask, open_ledger, queue, reply, say, user, verdict
 
 ROOT = Path(__file__).parents[1]
 
 WRITER = """
 import sys
 from pathlib import Path
-from tests.test_ledger_kit import ask, open_ledger, reply, say, user, verdict
+from tests.ledger_kit import ask, open_ledger, reply, say, user, verdict
 ledger = open_ledger(Path(sys.argv[1]))
 ledger.restored("run", 0)
 for i in range(1_000_000):

@@ -10,7 +10,7 @@ import pytest
 
 from clawrl.ledger import Ledger
 from clawrl.messages import DropReason, TurnId, TurnState
-from tests.test_ledger_kit import ask, ids, open_ledger, queue, reply, say, user, verdict
+from tests.ledger_kit import ask, ids, open_ledger, queue, reply, say, user, verdict
 
 A = TurnId("a")
 

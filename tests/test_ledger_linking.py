@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawrl.messages import DropReason, TurnId, TurnKind, TurnState
-from tests.test_ledger_kit import Clock, ask, open_ledger, reply, say, serve, user, verdict
+from tests.ledger_kit import Clock, ask, open_ledger, reply, say, serve, user, verdict
 
 HI = user("hi")
 HELLO = HI + reply("hello")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clawrl.ledger import Ledger
-from tests.test_ledger_kit import ask, open_ledger, queue, reply, say, serve, user, verdict
+from tests.ledger_kit import ask, open_ledger, queue, reply, say, serve, user, verdict
 
 HI = user("hi")
 SMALL = {"runs", "pause", "counters", "pruned"}

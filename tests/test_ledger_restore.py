@@ -8,7 +8,7 @@ import pytest
 
 from clawrl.ledger import FencedRun, Ledger, Restored, StepState
 from clawrl.messages import TurnId, TurnState
-from tests.test_ledger_kit import ids, open_ledger, queue, take_step
+from tests.ledger_kit import ids, open_ledger, queue, take_step
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from clawrl.ledger.moves import move
 from clawrl.ledger.states import AWAITING_NEXT, JUDGED, MOVES, TERMINAL, IllegalMove, Place, check_move, dropped
 from clawrl.messages import DropReason, TurnId, TurnState
-from tests.test_ledger_kit import open_ledger, say, user
+from tests.ledger_kit import open_ledger, say, user
 
 LEGAL = {
     ("served", "awaiting_next"),

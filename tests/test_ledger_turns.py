@@ -13,7 +13,7 @@ from clawrl.ledger import Ledger
 from clawrl.ledger.codec import pack_stats, unpack_stats
 from clawrl.ledger.config import LedgerConfig
 from clawrl.messages import DropReason, Message, Turn, TurnId, TurnState
-from tests.test_ledger_kit import Clock, ask, open_ledger, reply, say, serve, user, verdict
+from tests.ledger_kit import Clock, ask, open_ledger, reply, say, serve, user, verdict
 
 HI = user("hi")
 

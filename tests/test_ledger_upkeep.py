@@ -9,7 +9,7 @@ import pytest
 
 from clawrl.ledger import Swept
 from clawrl.messages import DropReason, PolicyVersion, TurnId, TurnState
-from tests.test_ledger_kit import Clock, ask, open_ledger, queue, reply, say, serve, take_step, user, verdict
+from tests.ledger_kit import Clock, ask, open_ledger, queue, reply, say, serve, take_step, user, verdict
 
 HI = user("hi")
 

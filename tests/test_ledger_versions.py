@@ -9,7 +9,7 @@ import pytest
 
 from clawrl.ledger import VersionRefused
 from clawrl.messages import PolicyVersion
-from tests.test_ledger_kit import open_ledger
+from tests.ledger_kit import open_ledger
 
 
 def version(number: int, step: int = 1) -> PolicyVersion:

@@ -15,8 +15,8 @@ import pytest
 from clawrl.ledger import FencedRun, LeasedTurns, Ledger
 from clawrl.ledger.states import check_move
 from clawrl.messages import DropReason, Turn, TurnId, TurnKind, TurnState
+from tests.ledger_kit import Clock, Talk, ask, open_ledger, reply, serve, user, verdict
 from tests.test_ledger_durability import crash_image
-from tests.test_ledger_kit import Clock, Talk, ask, open_ledger, reply, serve, user, verdict
 
 
 class World:
