@@ -11,7 +11,7 @@ import pytest
 
 from clawrl.engine.protocol import EngineError, UnsupportedRequest
 from clawrl.messages import FinishReason
-from tests.engine_tools import TINY, cold_logps, collect, generate, request, running_engine
+from tests.engine_tools import TINY, cold_logps, collect, generate, never_ending, request, running_engine
 
 PROMPT = list(range(10, 40))
 
@@ -172,6 +172,7 @@ def test_more_requests_than_the_cache_holds_wait_and_all_finish(tiny_folder: Pat
 def test_a_dead_loop_fails_the_requests_and_the_health_check(tiny_folder: Path) -> None:
     async def run() -> None:
         async with running_engine(tiny_folder) as engine:
+            never_ending(engine)
             stream = asyncio.create_task(generate(engine, PROMPT, max_tokens=400))
             await asyncio.sleep(0.1)
             original, engine.model.forward = engine.model.forward, _explode

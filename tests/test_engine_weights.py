@@ -13,7 +13,7 @@ from clawrl.engine.protocol import WeightsRefused
 from clawrl.engine.transformers import TransformersEngine
 from clawrl.messages import WeightKind
 from clawrl.weights.manifest import build_manifest, pack_bucket
-from tests.engine_tools import cold_logps, collect, generate, publish, request, running_engine, weights_of
+from tests.engine_tools import cold_logps, collect, generate, never_ending, publish, request, running_engine, weights_of
 
 PROMPT = list(range(10, 40))
 
@@ -24,9 +24,7 @@ def test_each_span_of_a_straddling_answer_has_the_logps_of_a_cold_engine(
     async def run() -> None:
         folders = {0: tiny_folder, 1: other_tiny_folder, 2: tiny_folder, 3: other_tiny_folder}
         async with running_engine(tiny_folder) as engine:
-            # An id that never ends the answer: with random weights an end token comes soon enough by chance.
-            engine._eos_ids.clear()
-            engine._batcher._eos_ids.clear()  # type: ignore[union-attr]
+            never_ending(engine)
             streams = [request(PROMPT, max_tokens=400, temperature=t) for t in (1.0, 0.7)]
             tasks = [asyncio.create_task(_drain(engine, stream)) for stream in streams]
             for version in (1, 2, 3):
