@@ -131,6 +131,7 @@ def test_a_stop_string_ends_the_answer_at_the_token_that_completes_it(tiny_folde
 def test_tokens_leave_one_by_one_while_the_rest_is_still_being_sampled(tiny_folder: Path) -> None:
     async def run() -> None:
         async with running_engine(tiny_folder) as engine:
+            never_ending(engine)
             asked = request(PROMPT, max_tokens=100)
             times, chunks = [], []
             async for chunk in engine.generate(asked):
@@ -146,6 +147,7 @@ def test_a_closed_stream_frees_its_slot_and_the_next_request_runs(tiny_folder: P
     async def run() -> None:
         config = TINY.model_copy(update={"max_running_requests": 1})
         async with running_engine(tiny_folder, config) as engine:
+            never_ending(engine)
             stream = engine.generate(request(PROMPT, max_tokens=400))
             await anext(stream)
             waiting = asyncio.create_task(generate(engine, PROMPT, max_tokens=5))
