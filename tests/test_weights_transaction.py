@@ -172,8 +172,10 @@ def test_nobody_is_told_to_catch_up_while_a_publish_is_open() -> None:
         (replica,) = await world.replicas(1)
         meeting = await world.publishing.begin(manifest(2), 2, "/snap", "127.0.0.1", 1)
         old = PolicyVersion(version=1, step=1, snapshot="/old", digest="d", published_at=0.0)
+        await asyncio.sleep(0.15)
         await world.publishing.catch_up(old)
-        assert CatchUp not in replica.seen
+        await asyncio.sleep(0.15)
+        assert Receive in replica.seen and CatchUp not in replica.seen
         await world.publishing.finish(meeting.name)
 
     played(story)
