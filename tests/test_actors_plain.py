@@ -139,6 +139,27 @@ def test_slots_are_given_in_order_and_come_back_when_a_waiter_gives_up() -> None
     asyncio.run(run())
 
 
+def test_a_waiter_that_gives_up_the_moment_it_is_let_in_gives_the_room_back() -> None:
+    async def run() -> None:
+        slots = Slots(capacity=10, page_size=10, limit=1)
+
+        async def hold() -> None:
+            async with slots.reserve(10):
+                raise AssertionError("it was cancelled before it could run")
+
+        async with slots.reserve(10):
+            waiter = asyncio.create_task(hold())
+            await asyncio.sleep(0)
+        # Let in by the line above, cancelled before the loop comes round to it.
+        waiter.cancel()
+        await asyncio.gather(waiter, return_exceptions=True)
+        assert (slots.running, slots.waiting) == (0, 0)
+        async with asyncio.timeout(1), slots.reserve(10):
+            pass
+
+    asyncio.run(run())
+
+
 def test_a_coordinator_that_stays_away_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     from clawrl.actors import calls
 
