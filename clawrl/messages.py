@@ -69,7 +69,6 @@ class DropReason(enum.StrEnum):
     JUDGE_ABSTAINED = "judge_abstained"
     NEUTRAL = "neutral"
     STALE = "stale"
-    BAD_REWARD = "bad_reward"
     MALFORMED = "malformed"
 
 
@@ -162,14 +161,6 @@ class Turn:
 
     def __post_init__(self) -> None:
         _check_tokens(self.turn_id, self.response_ids, self.response_logps, self.spans)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Everything that came after the assistant's message, in order."""
-
-    turn_id: TurnId
-    messages: tuple[Message, ...]
 
 
 class Verdict(enum.IntEnum):

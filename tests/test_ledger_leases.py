@@ -189,11 +189,11 @@ def test_a_turn_can_be_taken_out_of_its_lease_for_good(ledger: Ledger) -> None:
     queue(ledger, "a", "b")
     lease = ledger.lease("run", 1, 2, now=0.0, timeout_s=10.0)
     assert lease is not None
-    assert ledger.drop_leased(lease.lease_id, A, DropReason.BAD_REWARD)
+    assert ledger.drop_leased(lease.lease_id, A, DropReason.MALFORMED)
     assert not ledger.drop_leased(lease.lease_id, A, DropReason.MALFORMED)
     assert not ledger.drop_leased("ghost", TurnId("b"), DropReason.MALFORMED)
     assert ids(ledger.lease("run", 1, 2, now=1.0, timeout_s=10.0)) == ["b"]
-    assert ledger.counts().dropped == {DropReason.BAD_REWARD: 1}
+    assert ledger.counts().dropped == {DropReason.MALFORMED: 1}
     ledger.expire_leases(11.0)
     assert ledger.state(A) is TurnState.DROPPED
 

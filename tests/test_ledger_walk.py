@@ -138,7 +138,7 @@ class World:
     def drop_one(self) -> None:
         if self.lease is not None and self.lease.turns:
             turn, _ = self.lease.turns[0]
-            if self.ledger.drop_leased(self.lease.lease_id, turn.turn_id, DropReason.BAD_REWARD):
+            if self.ledger.drop_leased(self.lease.lease_id, turn.turn_id, DropReason.MALFORMED):
                 if len(self.lease.turns) == 1:
                     self.lease = None  # it ran empty: the next one for this step is another
                 self.borrow()
