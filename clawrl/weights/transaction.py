@@ -18,7 +18,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clawrl.messages import PolicyVersion, WeightManifest
@@ -74,9 +74,7 @@ class Publishing:
             replicas=[],
             began_at=time.time(),
         )
-        answers = await self._ask_all(
-            self._members.alive(), lambda _: Prepare(manifest=manifest), self._config.prepare_timeout_s
-        )
+        answers = await self._ask_all(self._members.alive(), Prepare(manifest=manifest), self._config.prepare_timeout_s)
         if self._open is not current:
             raise PublishFailed("a newer publish began")
         refused = [outcome.detail for outcome in answers.values() if not outcome.ok]
@@ -183,9 +181,7 @@ class Publishing:
             stats={"replicas": len(current.replicas), "transfer_s": round(began - current.began_at, 4)},
         )
         await self._decide(version)
-        answers = await self._ask_all(
-            current.replicas, lambda _: Commit(version=version.version), self._config.commit_timeout_s
-        )
+        answers = await self._ask_all(current.replicas, Commit(version=version.version), self._config.commit_timeout_s)
         holds = [outcome.stats["hold_ms"] for outcome in answers.values() if outcome.ok]
         stats = {
             **version.stats,
@@ -193,20 +189,11 @@ class Publishing:
             "hold_ms": max(holds, default=0.0),
             "committed": len(holds),
         }
-        return PolicyVersion(
-            version=version.version,
-            step=version.step,
-            snapshot=version.snapshot,
-            digest=version.digest,
-            published_at=version.published_at,
-            stats=stats,
-        )
+        return replace(version, stats=stats)
 
-    async def _ask_all(
-        self, replicas: list[str], command: Callable[[str], Prepare | Commit], timeout_s: float
-    ) -> dict[str, Outcome]:
+    async def _ask_all(self, replicas: list[str], command: Prepare | Commit, timeout_s: float) -> dict[str, Outcome]:
         outcomes = await asyncio.gather(
-            *(self._members.call(replica, command(replica), timeout_s=timeout_s) for replica in replicas)
+            *(self._members.call(replica, command, timeout_s=timeout_s) for replica in replicas)
         )
         return dict(zip(replicas, outcomes, strict=True))
 
