@@ -1,0 +1,108 @@
+"""What the trainer is lent and what it publishes."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clawrl.messages.opinions import TeacherTargets
+from clawrl.messages.turns import LogProbs, TokenIds, TurnId, VersionSpan, check_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A turn made trainable. ``mask`` bool[R] marks the tokens that the loss may touch.
+
+    ``rl_mask`` says whether ``reward`` counts, ``opd_mask`` whether ``teacher`` does; a teacher that failed is absent,
+    never a row of zeros. ``group`` names the answers to one request that are compared with each other.
+    """
+
+    turn_id: TurnId
+    prompt_ids: TokenIds
+    response_ids: TokenIds
+    behaviour_logps: LogProbs
+    mask: npt.NDArray[np.bool_]
+    spans: tuple[VersionSpan, ...]
+    temperature: float
+    reward: float
+    rl_mask: bool = True
+    teacher: TeacherTargets | None = None
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        check_tokens(self.turn_id, self.response_ids, self.behaviour_logps, self.spans)
+        if self.mask.shape != self.response_ids.shape:
+            raise ValueError(f"turn {self.turn_id}: mask {self.mask.shape} is not one flag per response token")
+        if not self.temperature > 0.0:
+            raise ValueError(f"turn {self.turn_id}: temperature {self.temperature} cannot be trained at")
+        if not math.isfinite(self.reward):
+            raise ValueError(f"turn {self.turn_id}: reward {self.reward} is not finite")
+        if self.teacher is not None and self.teacher.logps.shape[1:] != self.response_ids.shape:
+            raise ValueError(
+                f"turn {self.turn_id}: the teacher speaks of {self.teacher.logps.shape[1]} tokens, "
+                f"the response has {len(self.response_ids)}"
+            )
+
+    @property
+    def opd_mask(self) -> bool:
+        return self.teacher is not None
+
+    @property
+    def oldest_version(self) -> int:
+        return min(span.version for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Samples lent to one trainer run for one optimizer step. Void after ``deadline`` unless confirmed."""
+
+    lease_id: str
+    run_id: str
+    step: int
+    samples: tuple[Sample, ...]
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class WeightKind(enum.StrEnum):
+    FULL = "full"
+    ADAPTER = "adapter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightManifest:
+    """The contents of one policy version: tensors in order, how they are cut into buckets, one digest.
+
+    ``buckets[i]`` is the half-open range of tensor indices that travel together as one flat byte
+    buffer; ``digest`` is over all bytes in order; a receiver checks it once, before it votes for the commit.
+    """
+
+    version: int
+    kind: WeightKind
+    tensors: tuple[TensorSpec, ...]
+    buckets: tuple[tuple[int, int], ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyVersion:
+    """A published version: which optimizer step made it and where its snapshot lies."""
+
+    version: int
+    step: int
+    snapshot: str
+    digest: str
+    published_at: float
+    stats: Mapping[str, Any] = field(default_factory=dict)
