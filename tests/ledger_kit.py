@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from clawrl.ledger.config import LedgerConfig
 from clawrl.messages import (
     Arrival,
     DropReason,
+    Feedback,
     FinishReason,
     Judgement,
     Message,
     SamplingParams,
+    TeacherTargets,
     Turn,
     TurnId,
     TurnKind,
@@ -62,6 +65,7 @@ def ask(
     kind: TurnKind = TurnKind.MAIN,
     ends: bool = False,
     at: float = 1_000.0,
+    group: str | None = None,
 ) -> Arrival:
     answered = [i for i, message in enumerate(talk) if message.role == "assistant"]
     cut = answered[-1] + 1 if answered else 0
@@ -75,6 +79,8 @@ def ask(
         new_messages=talk[cut:],
         ends_session=ends,
         arrived_at=at,
+        history=talk[:cut],
+        group=group,
     )
 
 
@@ -124,18 +130,67 @@ def verdict(turn_id: str, value: int | None = 1) -> Judgement:
     )
 
 
-def queue(ledger: Ledger, *turn_ids: str, version: int = 0) -> None:
-    """Takes each turn through its whole way to the queue, in a session of its own."""
+def to_judging(
+    ledger: Ledger, *turn_ids: str, version: int = 0, group: str | None = None, owner: str = "local"
+) -> None:
+    """Serves each turn in a session of its own and brings it its evidence; a group has one question."""
     for turn_id in turn_ids:
-        opening = user(f"question of {turn_id}")
-        say(ledger, turn_id, opening, "answer", session=f"s-{turn_id}", version=version)
-        ledger.arrive(ask(f"{turn_id}-next", opening + reply("answer") + user("thanks"), session=f"s-{turn_id}"))
+        opening, session = user(f"question of {group or turn_id}"), f"s-{turn_id}"
+        arrival = ask(turn_id, opening, session=session, owner=owner, group=group)
+        ledger.record(serve(arrival, opening, "answer", version))
+        talk = opening + reply("answer") + user("thanks")
+        assert ledger.arrive(ask(f"{turn_id}-next", talk, session=session, owner=owner)).to_judge is not None
+
+
+def judge(
+    ledger: Ledger,
+    turn_id: str,
+    value: int | None = 1,
+    drop: DropReason | None = None,
+    targets: TeacherTargets | None = None,
+) -> bool:
+    """Answers the case that is on file now; a person's score outranks the verdict."""
+    case = ledger.judge_request(TurnId(turn_id))
+    given = None if case is None else case.feedback
+    judgement = verdict(turn_id, value)
+    if given is None:
+        return ledger.judged(judgement, drop, targets)
+    judgement = replace(judgement, verdict=given.verdict, feedback=given.score)
+    return ledger.judged(judgement, drop, targets, feedback_at=given.given_at)
+
+
+def queue(ledger: Ledger, *turn_ids: str, version: int = 0, group: str | None = None, owner: str = "local") -> None:
+    """Takes each turn through its whole way to the queue."""
+    to_judging(ledger, *turn_ids, version=version, group=group, owner=owner)
+    for turn_id in turn_ids:
         assert ledger.judged(verdict(turn_id))
+
+
+def taught(hints: tuple[str, ...] = ("be brief",), top_k: int = 2, tokens: int = 3) -> TeacherTargets:
+    """What a teacher thinks of the answers that `serve` gives."""
+    shape = (len(hints), tokens, top_k)
+    numbers = np.random.default_rng(len(hints) * 100 + top_k)
+    return TeacherTargets(
+        hints=hints,
+        logps=-numbers.exponential(size=shape[:2]).astype(np.float32),
+        topk_ids=numbers.integers(0, 2**31, size=shape).astype(np.int32),
+        topk_logps=-numbers.exponential(size=shape).astype(np.float32),
+        teacher="teacher-1",
+        version=4,
+    )
+
+
+def opinion(turn_id: str, score: float, comment: str = "", at: float = 5.0) -> Feedback:
+    return Feedback(turn_id=TurnId(turn_id), score=score, comment=comment, given_at=at)
+
+
+def rows(ledger: Ledger, table: str) -> int:
+    return int(ledger._db.scalar(f"SELECT count(*) FROM {table}"))
 
 
 def ids(lease: LeasedTurns | None) -> list[str]:
     assert lease is not None
-    return [turn.turn_id for turn, _ in lease.turns]
+    return [lent.turn.turn_id for lent in lease.turns]
 
 
 def take_step(ledger: Ledger, run_id: str, step: int, limit: int) -> list[str]:

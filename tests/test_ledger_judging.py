@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clawrl.ledger import Ledger
 from clawrl.messages import DropReason, TurnId, TurnState
-from tests.ledger_kit import ask, ids, open_ledger, queue, reply, say, user, verdict
+from tests.ledger_kit import ids, open_ledger, queue, say, to_judging, user, verdict
 
 A = TurnId("a")
-
-
-def to_judging(ledger: Ledger, turn_id: str) -> None:
-    opening = user(f"question of {turn_id}")
-    say(ledger, turn_id, opening, "answer", session=turn_id)
-    ledger.arrive(ask(f"{turn_id}-next", opening + reply("answer") + user("thanks"), session=turn_id))
 
 
 @pytest.mark.parametrize("value", [1, 0, -1])
@@ -130,10 +123,24 @@ def test_a_pause_outlives_a_restart_and_resume_lets_everything_in_oldest_first(t
     assert ledger.resume() == 0
 
 
-def test_a_second_pause_does_not_rename_the_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["operator", "guard"])
+def test_a_second_pause_by_the_same_one_or_by_an_operator_changes_nothing(tmp_path: Path, by: str) -> None:
     ledger = open_ledger(tmp_path)
-    first = ledger.pause("operator", "one")
-    assert ledger.pause("guard", "two") == first
+    first = ledger.pause(by, "one")
+    assert ledger.pause(by, "two") == first
+    assert ledger.pause("operator", "three") == first
+    assert ledger.paused() == first
+
+
+def test_the_guards_pause_takes_the_place_of_an_operators_and_quotes_it(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.pause("operator", "backup")
+    guarded = ledger.pause("guard", "kl is 3")
+    assert (guarded.by, guarded.reason) == ("guard", "kl is 3 (already paused by operator: backup)")
+    assert ledger.paused() == guarded
+    assert ledger.pause("guard", "kl is 4") == guarded
+    ledger.resume()
+    assert ledger.paused() is None
 
 
 def test_an_abstention_and_a_drop_reason_count_while_paused_too(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from clawrl.ledger import FencedRun, Ledger, StepState, StepTaken
 from clawrl.messages import DropReason, TurnId, TurnState
-from tests.ledger_kit import ids, open_ledger, queue, take_step
+from tests.ledger_kit import Clock, ask, ids, open_ledger, queue, reply, serve, take_step, to_judging, user, verdict
 
 A = TurnId("a")
 
@@ -26,7 +26,7 @@ def test_the_oldest_queued_turns_are_lent_first_with_their_judgements(ledger: Le
     assert lease is not None
     assert ids(lease) == ["a", "b"]
     assert (lease.run_id, lease.step, lease.deadline) == ("run", 1, 130.0)
-    assert all(judgement.turn_id == turn.turn_id and judgement.verdict == 1 for turn, judgement in lease.turns)
+    assert all(lent.judgement.turn_id == lent.turn.turn_id and lent.judgement.verdict == 1 for lent in lease.turns)
     row = ledger.turns(state=TurnState.LEASED)[0]
     assert (row.turn_id, row.step) == ("b", 1)
     assert ledger.state(TurnId("c")) is TurnState.QUEUED
@@ -205,3 +205,94 @@ def test_a_lease_that_ran_empty_frees_its_step(ledger: Ledger) -> None:
     ledger.drop_leased(lease.lease_id, A, DropReason.MALFORMED)
     assert ids(ledger.lease("run", 1, 1, now=0.0, timeout_s=10.0)) == ["b"]
     assert not ledger.confirm(lease.lease_id, "run", 1.0)
+
+
+def test_the_queued_siblings_of_a_group_are_lent_together_at_the_place_of_the_oldest(ledger: Ledger) -> None:
+    queue(ledger, "a")
+    queue(ledger, "g1", group="g")
+    queue(ledger, "b", "c")
+    queue(ledger, "g2", "g3", group="g")
+    queue(ledger, "d")
+    assert set(ids(ledger.lease("run", 1, 4, now=0.0, timeout_s=9.0))) == {"a", "g1", "g2", "g3"}
+    assert ids(ledger.lease("run", 2, 3, now=0.0, timeout_s=9.0)) == ["b", "c", "d"]
+
+
+def test_the_limit_may_cut_a_group_and_the_rest_comes_first_in_the_next_lease(ledger: Ledger) -> None:
+    queue(ledger, "a", "b")
+    queue(ledger, "g1", "g2", "g3", group="g")
+    queue(ledger, "c")
+    assert ids(ledger.lease("run", 1, 4, now=0.0, timeout_s=9.0)) == ["a", "b", "g1", "g2"]
+    assert ids(ledger.lease("run", 2, 2, now=0.0, timeout_s=9.0)) == ["g3", "c"]
+
+
+def test_a_group_is_the_owners_own(ledger: Ledger) -> None:
+    queue(ledger, "mine", group="g")
+    queue(ledger, "b")
+    queue(ledger, "foreign", group="g", owner="bob")
+    to_judging(ledger, "undecided", group="g", owner="bob")
+    assert ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0)) == ["mine", "b"]
+
+
+def test_only_answers_to_the_same_request_belong_together(ledger: Ledger) -> None:
+    queue(ledger, "g1", group="g")
+    queue(ledger, "b")
+    say_in_group(ledger, "later", "another question")
+    to_judging_in_group(ledger, "later", "another question")
+    assert ledger.judged(verdict("later"))
+    say_in_group(ledger, "undecided", "a third question")
+    assert ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0)) == ["g1", "b"]
+
+
+def say_in_group(ledger: Ledger, turn_id: str, question: str) -> None:
+    ledger.record(serve(ask(turn_id, user(question), session=turn_id, group="g"), user(question), "answer"))
+
+
+def to_judging_in_group(ledger: Ledger, turn_id: str, question: str) -> None:
+    talk = user(question) + reply("answer") + user("thanks")
+    assert ledger.arrive(ask(f"{turn_id}-next", talk, session=turn_id)).to_judge is not None
+
+
+@pytest.mark.parametrize("state", [TurnState.AWAITING_NEXT, TurnState.JUDGING, TurnState.JUDGED])
+def test_queued_answers_wait_while_another_of_their_group_is_undecided_but_not_for_ever(
+    tmp_path: Path, state: TurnState
+) -> None:
+    clock = Clock()
+    ledger = open_ledger(tmp_path, clock)
+    ledger.restored("run", 0)
+    queue(ledger, "g1", group="g")
+    say_in_group(ledger, "g2", "question of g")
+    if state is not TurnState.AWAITING_NEXT:
+        to_judging_in_group(ledger, "g2", "question of g")
+    if state is TurnState.JUDGED:
+        ledger.judged(verdict("g2"))
+        ledger._db.execute("UPDATE turns SET state = 'judged' WHERE turn_id = 'g2'")
+    assert ledger.state(TurnId("g2")) is state
+    queue(ledger, "b")
+    assert ledger.lease("run", 1, 2, now=clock.now + 59.0, timeout_s=1.0, minimum=2) is None
+    assert ids(ledger.lease("run", 1, 2, now=clock.now + 59.0, timeout_s=1.0, minimum=1)) == ["b"]
+    assert ids(ledger.lease("run", 2, 2, now=clock.now + 61.0, timeout_s=1.0, minimum=1)) == ["g1", "b"]
+
+
+def test_a_group_is_lent_whole_as_soon_as_its_last_answer_is_decided(ledger: Ledger) -> None:
+    queue(ledger, "g1", group="g")
+    to_judging(ledger, "g2", "g3", group="g")
+    ledger.judged(verdict("g2"))
+    assert ledger.lease("run", 1, 3, now=0.0, timeout_s=9.0, minimum=1) is None
+    ledger.judged(verdict("g3"), DropReason.NEUTRAL)
+    assert ids(ledger.lease("run", 1, 3, now=0.0, timeout_s=9.0, minimum=1)) == ["g1", "g2"]
+
+
+def test_an_answer_that_waited_long_enough_takes_its_younger_siblings_along(tmp_path: Path) -> None:
+    clock = Clock()
+    ledger = open_ledger(tmp_path, clock)
+    ledger.restored("run", 0)
+    queue(ledger, "g1", group="g")
+    clock.now += 61.0
+    queue(ledger, "g2", group="g")
+    to_judging(ledger, "undecided", group="g")
+    assert ids(ledger.lease("run", 1, 2, now=clock.now, timeout_s=9.0)) == ["g1", "g2"]
+
+
+def test_a_turn_without_a_group_has_no_siblings(ledger: Ledger) -> None:
+    queue(ledger, "a", "b", "c")
+    assert ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0)) == ["a", "b"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from clawrl.ledger import Ledger
-from tests.ledger_kit import ask, open_ledger, queue, reply, say, serve, user, verdict
+from clawrl.messages import PolicyVersion, Vitals
+from tests.ledger_kit import ask, judge, open_ledger, opinion, queue, reply, say, serve, taught, user, verdict
 
 HI = user("hi")
 SMALL = {"runs", "pause", "counters", "pruned"}
@@ -26,10 +27,29 @@ def record(ledger: Ledger) -> None:
     ledger.record(serve(ask("anon", HI), HI, "hello"))
 
 
-def judge(ledger: Ledger) -> None:
+def settle(ledger: Ledger) -> None:
     arrive(ledger)
     ledger.awaiting_judgement(10)
     ledger.judged(verdict("named"))
+
+
+def teach(ledger: Ledger) -> None:
+    named = serve(ask("named", HI), HI, "hello")
+    ledger.is_duplicate(named)
+    ledger.latest_turn("local", "s")
+    ledger.feedback(opinion("named", 1.0, "good"))
+    judge(ledger, "named", targets=taught())
+    arrive(ledger)
+    ledger.feedback(opinion("named", -1.0, at=6.0))
+    ledger.targets(named.turn_id)
+    ledger.known_hints("local", None, 5)
+    ledger.known_hints("local", "s", 5)
+    ledger.note_vitals(Vitals(turn_id=named.turn_id, version=1, response_tokens=3, repetition=0.0))
+    ledger.recent_vitals(5)
+    ledger.prune()
+    ledger.mark_good(1)
+    ledger.last_good()
+    ledger.roll_back(1)
 
 
 def train(ledger: Ledger) -> None:
@@ -55,13 +75,14 @@ def look(ledger: Ledger) -> None:
     ledger.steps(5)
 
 
-@pytest.mark.parametrize("operation", [arrive, record, judge, train, wait, look])
+@pytest.mark.parametrize("operation", [arrive, record, settle, teach, train, wait, look])
 def test_every_statement_finds_its_rows_through_an_index(tmp_path: Path, operation: Callable[[Ledger], None]) -> None:
     ledger = open_ledger(tmp_path)
     ledger.restored("run", 0)
     say(ledger, "named", HI, "hello", session="s")
     say(ledger, "anonymous", HI, "hello")
-    queue(ledger, "q1", "q2", "q3")
+    queue(ledger, "q1", "q2", "q3", group="g")
+    ledger.commit_version(PolicyVersion(version=1, step=0, snapshot="s", digest="d", published_at=0.0))
     statements: list[str] = []
     ledger._db.trace(statements.append)
     operation(ledger)
@@ -83,6 +104,21 @@ def test_every_statement_finds_its_rows_through_an_index(tmp_path: Path, operati
             )
             assert bounded, f"{step['detail']}: {statement}"
     assert planned > 3
+
+
+def test_looking_for_undecided_siblings_never_reads_the_finished_turns(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.restored("run", 0)
+    queue(ledger, "q1", "q2", group="g")
+    statements: list[str] = []
+    ledger._db.trace(statements.append)
+    ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0)
+    ledger._db.trace(None)
+    search = next(s for s in statements if s.startswith("SELECT turn_id, owner, group_id"))
+    plan = [step["detail"] for step in ledger._db.rows(f"EXPLAIN QUERY PLAN {search}")]
+    used = [match[1] for detail in plan if (match := re.search(r"INDEX (\w+)", detail))]
+    assert used == ["turns_queued", "turns_undecided_group", "turns_queued_group"]
+    assert not any("ORDER BY" in detail for detail in plan), "the queue is read in order, and no further than asked"
 
 
 def test_many_finished_twins_do_not_slow_the_search_for_the_one_that_waits(tmp_path: Path) -> None:

@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 
 from clawrl.ledger.moves import move
-from clawrl.ledger.states import AWAITING_NEXT, JUDGED, MOVES, TERMINAL, IllegalMove, Place, check_move, dropped
+from clawrl.ledger.states import (
+    AWAITING_NEXT,
+    JUDGED,
+    JUDGING,
+    MOVES,
+    REVIVABLE,
+    TERMINAL,
+    IllegalMove,
+    Place,
+    check_move,
+    dropped,
+    is_legal,
+)
 from clawrl.messages import DropReason, TurnId, TurnState
 from tests.ledger_kit import open_ledger, say, user
 
@@ -24,6 +36,8 @@ LEGAL = {
     ("leased", "queued"),
     ("applied", "queued"),
     ("trained", "queued"),
+    ("judged", "judging"),
+    ("queued", "judging"),
 } | {(s, "dropped") for s in ("served", "awaiting_next", "judging", "judged", "queued", "leased", "applied")}
 
 
@@ -43,8 +57,30 @@ def test_a_turn_is_born_served_and_nowhere_else() -> None:
             check_move(TurnId("t"), None, state)
 
 
-def test_a_dropped_turn_never_moves_and_a_trained_one_only_back_to_the_queue() -> None:
-    assert MOVES[TurnState.DROPPED] == frozenset()
+@pytest.mark.parametrize("reason", list(DropReason))
+def test_a_dropped_turn_is_judged_again_only_if_an_opinion_could_have_saved_it(reason: DropReason) -> None:
+    for target in TurnState:
+        assert is_legal(TurnState.DROPPED, target, reason) == (
+            target is TurnState.JUDGING
+            and reason in {"no_evidence", "session_ended", "judge_abstained", "neutral", "no_hint", "teacher_failed"}
+        )
+    if reason not in REVIVABLE:
+        with pytest.raises(IllegalMove, match=f"dropped \\({reason}\\) -> judging"):
+            check_move(TurnId("t"), TurnState.DROPPED, TurnState.JUDGING, reason)
+
+
+def test_a_dropped_turn_is_not_moved_past_its_reason(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    say(ledger, "lost", user("hi"), "hello", drop=DropReason.ABORTED)
+    say(ledger, "idle", user("hi"), "hello", drop=DropReason.NO_EVIDENCE)
+    with pytest.raises(IllegalMove), ledger.transaction():
+        move(ledger._db, TurnId("lost"), JUDGING)
+    move(ledger._db, TurnId("idle"), JUDGING)
+    assert ledger.state(TurnId("idle")) is TurnState.JUDGING
+
+
+def test_a_turn_rests_when_dropped_or_trained_and_moves_on_only_for_a_new_reason() -> None:
+    assert MOVES[TurnState.DROPPED] == {TurnState.JUDGING}
     assert MOVES[TurnState.TRAINED] == {TurnState.QUEUED}
     assert {TurnState.TRAINED, TurnState.DROPPED} == TERMINAL
 

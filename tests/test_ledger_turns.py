@@ -12,8 +12,8 @@ import pytest
 from clawrl.ledger import Ledger
 from clawrl.ledger.codec import pack_stats, unpack_stats
 from clawrl.ledger.config import LedgerConfig
-from clawrl.messages import DropReason, Message, Turn, TurnId, TurnState
-from tests.ledger_kit import Clock, ask, open_ledger, reply, say, serve, user, verdict
+from clawrl.messages import DropReason, Message, Turn, TurnId, TurnKind, TurnState
+from tests.ledger_kit import Clock, ask, open_ledger, opinion, reply, say, serve, taught, user, verdict
 
 HI = user("hi")
 
@@ -160,14 +160,23 @@ def test_no_text_and_no_token_reaches_the_disk_around_the_vault(tmp_path: Path) 
     ledger.record(turn)
     follow_up = talk + reply("SECRET-ANSWER") + user("SECRET-EVIDENCE")
     case = ledger.arrive(ask("b", follow_up, session="s", owner="ann")).to_judge
-    ledger.judged(replace(verdict("a"), hints=("SECRET-HINT",), detail="SECRET-DETAIL"))
+    ledger.feedback(opinion("a", 1.0, "SECRET-COMMENT"))
+    targets = replace(taught(("SECRET-TAUGHT",), top_k=4), topk_ids=np.tile(marks, (1, 3, 1)))
+    ledger.judged(
+        replace(verdict("a"), hints=("SECRET-HINT",), detail="SECRET-DETAIL"), targets=targets, feedback_at=5.0
+    )
+    ledger.record(serve(ask("c", follow_up, session="s", owner="ann"), follow_up, "x"))
+    assert ledger.known_hints("ann", None, 1) == ("SECRET-HINT",)
+    commented, taught_back = ledger.judge_request(TurnId("a")), ledger.targets(TurnId("a"))
+    assert commented is not None and commented.evidence[-1].content == "SECRET-COMMENT"
+    assert taught_back is not None and taught_back.topk_ids.tobytes() == targets.topk_ids.tobytes()
     assert case is not None and case.evidence == user("SECRET-EVIDENCE") and case.request == talk
     kept = ledger.turn(TurnId("a"))
     assert kept is not None
     assert_same(kept, replace(turn, session="s"))
     ledger.close()
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert b"ann|" in files
+    assert files.count(b"ann|") > 10
     assert b"SECRET" not in files
 
 
@@ -184,3 +193,61 @@ def test_figures_of_any_kind_can_be_stored() -> None:
     kept = unpack_stats(pack_stats(stats))  # type: ignore[arg-type]
     assert math.isnan(kept.pop("nan"))
     assert kept == {"loss": 0.5, "n": 3, "list": [0, 1], "path": "x", "7": {}}
+
+
+def test_a_turn_keeps_its_whole_request_and_its_group(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    talk = user("one") + reply("two") + user("three")
+    ledger.record(serve(ask("a", talk, group="g"), talk, "four"))
+    say(ledger, "b", HI, "hello")
+    ledger.close()
+    ledger = open_ledger(tmp_path)
+    kept, other = ledger.turn(TurnId("a")), ledger.turn(TurnId("b"))
+    assert kept is not None and other is not None
+    assert (kept.arrival.history, kept.arrival.new_messages) == (talk[:2], talk[2:])
+    assert (kept.arrival.messages, kept.arrival.group) == (talk, "g")
+    assert (other.arrival.history, other.arrival.group) == ((), None)
+
+
+def test_the_group_that_was_announced_counts_not_the_one_that_came_along(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.arrive(ask("a", HI, group="g"))
+    ledger.record(serve(ask("a", HI), HI, "hello"))
+    kept = ledger.turn(TurnId("a"))
+    assert kept is not None and kept.arrival.group == "g"
+
+
+def test_the_same_answer_to_the_same_request_is_a_duplicate_within_the_window(tmp_path: Path) -> None:
+    clock = Clock()
+    ledger = open_ledger(tmp_path, clock, duplicate_window_s=60.0)
+    again = serve(ask("b", HI, session="another"), HI, "hello")
+    assert not ledger.is_duplicate(again)
+    say(ledger, "a", HI, "hello", session="s", drop=DropReason.GREEDY)
+    clock.now += 59.0
+    assert ledger.is_duplicate(again)
+    clock.now += 2.0
+    assert not ledger.is_duplicate(again)
+
+
+def test_another_answer_request_owner_or_kind_is_no_duplicate_nor_is_an_answer_of_a_group(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    say(ledger, "a", HI, "hello")
+    ledger.record(serve(ask("side", user("x"), kind=TurnKind.SIDE), user("x"), "y"))
+    for arrival, talk, text in (
+        (ask("b", HI), HI, "goodbye"),
+        (ask("b", user("ho")), user("ho"), "hello"),
+        (ask("b", HI, owner="bob"), HI, "hello"),
+        (ask("b", HI, group="g"), HI, "hello"),
+        (ask("b", user("x")), user("x"), "y"),
+    ):
+        assert not ledger.is_duplicate(serve(arrival, talk, text))
+    assert ledger.is_duplicate(serve(ask("b", HI), HI, "hello"))
+
+
+def test_of_two_equal_turns_only_the_later_is_the_duplicate_whenever_one_asks(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    first, second = serve(ask("a", HI), HI, "hello"), serve(ask("b", HI), HI, "hello")
+    ledger.record(first)
+    assert not ledger.is_duplicate(first), "a turn is not its own duplicate"
+    ledger.record(second)
+    assert (ledger.is_duplicate(first), ledger.is_duplicate(second)) == (False, True)

@@ -9,13 +9,23 @@ import pytest
 
 from clawrl.ledger import Swept
 from clawrl.messages import DropReason, PolicyVersion, TurnId, TurnState
-from tests.ledger_kit import Clock, ask, open_ledger, queue, reply, say, serve, take_step, user, verdict
+from tests.ledger_kit import (
+    Clock,
+    ask,
+    judge,
+    open_ledger,
+    opinion,
+    queue,
+    reply,
+    rows,
+    say,
+    serve,
+    take_step,
+    taught,
+    user,
+)
 
 HI = user("hi")
-
-
-def rows(ledger: object, table: str) -> int:
-    return int(ledger._db.scalar(f"SELECT count(*) FROM {table}"))  # type: ignore[attr-defined]
 
 
 def test_a_turn_that_nobody_continues_is_dropped_after_the_idle_timeout(tmp_path: Path) -> None:
@@ -116,15 +126,21 @@ def test_pruning_takes_everything_that_belongs_to_a_turn(tmp_path: Path) -> None
     ledger = open_ledger(tmp_path, keep_finished_turns=1)
     say(ledger, "a", HI, "hello", session="s")
     ledger.record(serve(ask("b", HI + reply("hello") + user("x"), session="s"), HI, "y"), DropReason.GREEDY)
-    ledger.judged(verdict("a", None))
+    ledger.feedback(opinion("a", 0.0))
+    judge(ledger, "a", 0, DropReason.NEUTRAL, taught())
+    ledger.feedback(opinion("b", 1.0))
     say(ledger, "c", HI, "z", drop=DropReason.GREEDY)
+    tables = ("turns", "payloads", "arrivals", "evidence", "judgements", "targets", "feedback", "transitions")
+    assert min(rows(ledger, table) for table in tables) > 0
     assert ledger.prune() == 2
-    assert {t: rows(ledger, t) for t in ("turns", "payloads", "arrivals", "evidence", "judgements", "transitions")} == {
+    assert {table: rows(ledger, table) for table in tables} == {
         "turns": 1,
         "payloads": 1,
         "arrivals": 1,
         "evidence": 0,
         "judgements": 0,
+        "targets": 0,
+        "feedback": 0,
         "transitions": 2,
     }
 
@@ -182,7 +198,8 @@ def test_history_of_versions_steps_runs_and_leases_is_bounded(tmp_path: Path, mo
         queue(ledger, f"t{step}")
         take_step(ledger, "run5", step, 1)
     ledger.prune()
-    assert [rows(ledger, t) for t in ("versions", "steps", "runs")] == [3, 3, 3]
+    assert [rows(ledger, t) for t in ("versions", "steps", "runs")] == [4, 3, 3]
+    assert [kept.version for kept in ledger.versions()] == [5, 4, 3, 0], "the newest, and the model as it came"
     assert rows(ledger, "leases") == 4, "the newest three, and one that still holds a turn"
     assert ledger.expire_leases(1e13) == 1
     assert ledger.state(TurnId("lent")) is TurnState.QUEUED

@@ -9,7 +9,7 @@ import pytest
 
 from clawrl.ledger import VersionRefused
 from clawrl.messages import PolicyVersion
-from tests.ledger_kit import open_ledger
+from tests.ledger_kit import Clock, open_ledger
 
 
 def version(number: int, step: int = 1) -> PolicyVersion:
@@ -61,3 +61,72 @@ def test_versions_are_listed_newest_first(tmp_path: Path) -> None:
     for number in (1, 2, 7):
         ledger.commit_version(version(number))
     assert ledger.versions(2) == [version(7), version(2)]
+    assert (ledger.version(2), ledger.version(3)) == (version(2), None)
+
+
+def test_the_last_good_version_is_the_newest_that_was_called_good(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    for number in (1, 2, 3):
+        ledger.commit_version(version(number))
+    assert ledger.last_good() is None
+    ledger.mark_good(2)
+    ledger.mark_good(1)
+    ledger.mark_good(2)
+    ledger.close()
+    assert open_ledger(tmp_path).last_good() == version(2)
+
+
+def test_a_version_that_nobody_knows_can_be_neither_good_nor_rolled_back_to(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    with pytest.raises(VersionRefused, match="version 9 is not known"):
+        ledger.mark_good(9)
+    with pytest.raises(VersionRefused, match=r"roll back to version 9.*none is marked good"):
+        ledger.roll_back(9)
+    ledger.commit_version(version(1))
+    ledger.mark_good(1)
+    with pytest.raises(VersionRefused, match="the newest good one is 1"):
+        ledger.roll_back(9)
+    assert ledger.versions() == [version(1)]
+    assert ledger.next_version() == 2, "a refusal takes no number"
+
+
+def test_rolling_back_publishes_the_old_weights_under_a_new_number(tmp_path: Path) -> None:
+    clock = Clock()
+    ledger = open_ledger(tmp_path, clock)
+    for number in (1, 2, 3):
+        ledger.commit_version(version(number, step=10 * number))
+    assert ledger.next_version() == 4, "a publish is on its way"
+    back = ledger.roll_back(2)
+    assert back == PolicyVersion(
+        version=5, step=20, snapshot="/snap/2", digest="d2", published_at=back.published_at, stats={"rolled_back_to": 2}
+    )
+    assert abs(back.published_at - clock.now) < 1.0
+    ledger.close()
+    ledger = open_ledger(tmp_path)
+    assert ledger.current_version() == back
+    assert ledger.last_good() == back
+    with pytest.raises(VersionRefused, match="not newer"):
+        ledger.commit_version(version(4))
+
+
+def test_rolling_back_twice_to_the_same_version_is_one_roll_back(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    for number in (1, 2):
+        ledger.commit_version(version(number))
+    back = ledger.roll_back(1)
+    assert ledger.roll_back(1) == back
+    assert len(ledger.versions()) == 3
+    ledger.commit_version(version(4))
+    assert ledger.roll_back(1).version == 5, "the weights moved on since"
+
+
+def test_the_last_good_version_is_kept_however_old_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clawrl.ledger.upkeep.KEEP_HISTORY", 2)
+    ledger = open_ledger(tmp_path)
+    for number in range(8):
+        ledger.commit_version(version(number))
+    for number in (1, 2):
+        ledger.mark_good(number)
+    ledger.prune()
+    assert [kept.version for kept in ledger.versions()] == [7, 6, 2, 0], "the model as it came is kept too"
+    assert ledger.last_good() == version(2)

@@ -8,14 +8,15 @@ exists, no turn is applied to weights that hold it already, and nothing is lost.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from clawrl.ledger import FencedRun, LeasedTurns, Ledger
-from clawrl.ledger.states import check_move
+from clawrl.ledger import FeedbackOutcome, FencedRun, LeasedTurns, Ledger
+from clawrl.ledger.states import HELD, check_move
 from clawrl.messages import DropReason, Turn, TurnId, TurnKind, TurnState
-from tests.ledger_kit import Clock, Talk, ask, open_ledger, reply, serve, user, verdict
+from tests.ledger_kit import Clock, Talk, ask, judge, open_ledger, opinion, reply, serve, taught, user, verdict
 from tests.test_ledger_durability import crash_image
 
 
@@ -29,11 +30,13 @@ class World:
         self.talks: list[tuple[str | None, str, Talk]] = []
         self.served: list[Turn] = []
         self.evidence: list[str] = []
+        self.late_evidence = 0
+        self.outcomes: Counter[tuple[FeedbackOutcome, TurnState | None]] = Counter()
         self.runs = 0
         self.weights: set[str] = set()
         self.checkpoints: dict[int, set[str]] = {0: set()}
         self.lease: LeasedTurns | None = None
-        self.step = 0
+        self.step = self.highest = 0
         self.restart_trainer()
 
     def open(self, path: Path) -> Ledger:
@@ -77,6 +80,7 @@ class World:
             turn_id = case.turn_id  # type: ignore[attr-defined]
             assert turn_id not in self.evidence, "evidence is handed out once"
             self.evidence.append(turn_id)
+            self.late_evidence += case.feedback is not None  # type: ignore[attr-defined]
 
     def record_again(self) -> None:
         known = [turn for turn in self.served[-20:] if self.ledger.state(turn.turn_id) is not None]
@@ -89,8 +93,27 @@ class World:
         for case in self.ledger.awaiting_judgement(3):
             value = self.random.choice([1, 1, -1, -1, 0, None])
             drop = DropReason.NEUTRAL if value == 0 else None
-            assert self.ledger.judged(verdict(case.turn_id, value), drop)
-            assert not self.ledger.judged(verdict(case.turn_id, 1))
+            targets = taught() if self.random.random() < 0.3 else None
+            if case.feedback is not None:
+                assert not self.ledger.judged(verdict(case.turn_id, value), drop, targets), "of an older case"
+            assert judge(self.ledger, case.turn_id, value, drop, targets)
+            assert not judge(self.ledger, case.turn_id)
+
+    def give_feedback(self) -> None:
+        """On any turn that was ever asked for: waiting, judged, lent, trained, dropped, pruned or never recorded."""
+        if not self.served:
+            return
+        turn = self.random.choice(self.served[-60:])
+        before = self.ledger.state(turn.turn_id)
+        score = self.random.choice([1.0, 0.5, 0.0, -1.0])
+        comment = self.random.choice(["", "better"])
+        answer = self.ledger.feedback(opinion(turn.turn_id, score, comment, at=self.clock()))
+        assert (answer is None) == (before is None)
+        if answer is not None:
+            assert answer.state is self.ledger.state(turn.turn_id)
+            self.outcomes[answer.outcome, before] += 1
+            if before in HELD:
+                assert (answer.outcome, answer.state) == (FeedbackOutcome.TOO_LATE, before)
 
     def pause_or_resume(self) -> None:
         if self.ledger.paused():
@@ -123,7 +146,7 @@ class World:
             return
         if self.random.random() < 0.1:
             return  # confirmed, then interrupted before the optimizer moved; it may come back to it
-        learned = {turn.turn_id for turn, _ in lease.turns}
+        learned = {lent.turn.turn_id for lent in lease.turns}
         assert not learned & self.weights, "a turn is trained twice"
         self.weights |= learned
         self.step = lease.step
@@ -137,7 +160,7 @@ class World:
 
     def drop_one(self) -> None:
         if self.lease is not None and self.lease.turns:
-            turn, _ = self.lease.turns[0]
+            turn = self.lease.turns[0].turn
             if self.ledger.drop_leased(self.lease.lease_id, turn.turn_id, DropReason.MALFORMED):
                 if len(self.lease.turns) == 1:
                     self.lease = None  # it ran empty: the next one for this step is another
@@ -153,7 +176,9 @@ class World:
         if self.runs:
             stale, lease = self.run, self.lease
         self.runs += 1
-        recent = [step for step in self.checkpoints if step >= max(self.checkpoints) - 4]
+        # Going back again and again never reaches beyond what the highest checkpoint let the ledger prune.
+        self.highest = max(self.highest, *self.checkpoints)
+        recent = [step for step in self.checkpoints if step >= self.highest - 4]
         self.step = max(recent) if self.random.random() < 0.7 else self.random.choice(recent)
         self.checkpoints = {s: held for s, held in self.checkpoints.items() if s <= self.step}
         self.weights = set(self.checkpoints[self.step])
@@ -215,7 +240,12 @@ class World:
             assert log[-1].target is row.state
             for before, after in zip([None, *log], log, strict=False):
                 assert after.source is (None if before is None else before.target)
-                check_move(row.turn_id, after.source, after.target)
+                dropped = before is not None and before.target is TurnState.DROPPED
+                reason = DropReason(before.detail.split()[0]) if before is not None and dropped else None
+                check_move(row.turn_id, after.source, after.target, reason)
+            assert (self.ledger.targets(row.turn_id) is not None) == row.taught
+            if row.state is TurnState.JUDGING:
+                assert self.ledger.judgement(row.turn_id) is None
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -225,6 +255,7 @@ def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_p
         (world.talk, 30),
         (world.record_again, 3),
         (world.judge, 12),
+        (world.give_feedback, 4),
         (world.pause_or_resume, 2),
         (world.borrow, 12),
         (world.take_step, 12),
@@ -244,3 +275,6 @@ def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_p
     counts = world.ledger.counts()
     assert counts.by_state[TurnState.TRAINED] > 30 and counts.by_state[TurnState.DROPPED] > 100
     assert world.crashes > 5 and world.runs > 10, "the walk went where it was meant to go"
+    revived = {state for outcome, state in world.outcomes if outcome is FeedbackOutcome.TAKEN}
+    assert revived >= {TurnState.AWAITING_NEXT, TurnState.QUEUED, TurnState.DROPPED}
+    assert world.late_evidence > 0

@@ -8,6 +8,9 @@ from clawrl.ledger.store import Ledger
 from clawrl.ledger.versions import VersionRefused
 from clawrl.ledger.views import (
     Counts,
+    FeedbackOutcome,
+    FeedbackTaken,
+    JudgedTurn,
     JudgeStats,
     LeasedTurns,
     Linked,
@@ -23,9 +26,12 @@ from clawrl.ledger.views import (
 
 __all__ = [
     "Counts",
+    "FeedbackOutcome",
+    "FeedbackTaken",
     "FencedRun",
     "IllegalMove",
     "JudgeStats",
+    "JudgedTurn",
     "LeasedTurns",
     "Ledger",
     "LedgerFileError",

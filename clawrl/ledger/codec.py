@@ -1,9 +1,9 @@
 """The one path that text and token ids take to disk and back.
 
-Everything private that the ledger stores (messages, answers, token ids, log-probabilities, a judge's
-words) becomes bytes here and passes through a `Vault`, which a privacy layer may replace: it gets the
-owner with every blob, so that it can encrypt per owner, or forget one. Ids, hashes, states, counts and
-times stay readable.
+Everything private that the ledger stores (messages, answers, token ids, log-probabilities, the words of
+a judge or of a person) becomes bytes here and passes through a `Vault`, which a privacy layer may
+replace: it gets the owner with every blob, so that it can encrypt per owner, or forget one. Ids, hashes,
+states, scores, counts and times stay readable.
 
 Arrays are little-endian int32 or float32 and are refused rather than cast when that would lose
 anything. JSON is ASCII, so that a lone surrogate in a client's text survives.
@@ -12,13 +12,14 @@ anything. JSON is ASCII, so that a lone surrogate in a client's text survives.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from clawrl.messages import LogProbs, Message, SamplingParams, TokenIds, VersionSpan
+from clawrl.messages import LogProbs, Message, SamplingParams, TeacherTargets, TokenIds, VersionSpan
 
 
 class Vault(Protocol):
@@ -85,6 +86,37 @@ class Codec:
 
     def unpack_logps(self, owner: str, blob: bytes) -> LogProbs:
         return np.frombuffer(self._vault.unseal(owner, blob), dtype="<f4").astype(np.float32)
+
+    def pack_targets(self, owner: str, targets: TeacherTargets) -> bytes:
+        """One line of JSON, then the three arrays row by row; packed small before it is sealed."""
+        head = {
+            "hints": list(targets.hints),
+            "teacher": targets.teacher,
+            "version": targets.version,
+            "shape": list(targets.topk_ids.shape),
+        }
+        parts = [
+            json.dumps(head, separators=(",", ":")).encode("ascii"),
+            b"\n",
+            _flat_bytes(targets.logps.reshape(-1), "<f4"),
+            _flat_bytes(targets.topk_ids.reshape(-1), "<i4"),
+            _flat_bytes(targets.topk_logps.reshape(-1), "<f4"),
+        ]
+        return self._vault.seal(owner, zlib.compress(b"".join(parts)))
+
+    def unpack_targets(self, owner: str, blob: bytes) -> TeacherTargets:
+        line, _, body = zlib.decompress(self._vault.unseal(owner, blob)).partition(b"\n")
+        head = json.loads(line)
+        hints, tokens, top_k = head["shape"]
+        own, top = 4 * hints * tokens, 4 * hints * tokens * top_k
+        return TeacherTargets(
+            hints=tuple(head["hints"]),
+            logps=np.frombuffer(body[:own], "<f4").astype(np.float32).reshape(hints, tokens),
+            topk_ids=np.frombuffer(body[own : own + top], "<i4").astype(np.int32).reshape(hints, tokens, top_k),
+            topk_logps=np.frombuffer(body[own + top :], "<f4").astype(np.float32).reshape(hints, tokens, top_k),
+            teacher=head["teacher"],
+            version=head["version"],
+        )
 
 
 def pack_spans(spans: Iterable[VersionSpan]) -> str:

@@ -70,7 +70,9 @@ def turn_rows(
     wanted = {"t.state = ?": state, "t.session = ?": session, "t.owner = ?": owner, "t.seq < ?": before_seq}
     given = {clause: value for clause, value in wanted.items() if value is not None}
     rows = db.rows(
-        "SELECT t.*, a.parent, j.verdict, j.opinion FROM turns t JOIN arrivals a USING (turn_id)"
+        "SELECT t.*, a.parent, j.verdict, j.reward, j.opinion,"
+        " EXISTS (SELECT 1 FROM targets WHERE turn_id = t.turn_id) AS taught"
+        " FROM turns t JOIN arrivals a USING (turn_id)"
         f" LEFT JOIN judgements j USING (turn_id) WHERE {' AND '.join(given) or '1'} ORDER BY t.seq DESC LIMIT ?",
         *given.values(),
         limit,
@@ -114,4 +116,7 @@ def _turn_row(db: Database, row: sqlite3.Row) -> TurnRow:
         state_at=row["state_at"],
         verdict=None if row["verdict"] is None else Verdict(row["verdict"]),
         score=None if opinion is None else opinion["score"],
+        reward=row["reward"],
+        hints=0 if opinion is None else len(opinion["hints"]),
+        taught=bool(row["taught"]),
     )

@@ -1,5 +1,9 @@
 """Lending judged turns to the trainer, one lease for one optimizer step.
 
+The oldest turns are lent first, but the queued answers of one group to one request go together, at the
+place of the oldest of them: a limit may cut one group, the last one, and nothing else does. While another
+answer of the group may still come to the queue, they wait for it, up to ``GROUP_WAIT_S``.
+
 A lease is on disk, with its step and deadline, before anybody sees it. Its life: ``open`` (expires),
 ``confirmed`` (the fence right before the optimizer step; does not expire), ``applied``; or ``closed``
 when it expired, ran empty, or its run was replaced. Only the newest registered run may hold one. A
@@ -20,8 +24,12 @@ from clawrl.ledger.judgements import paused
 from clawrl.ledger.moves import move
 from clawrl.ledger.runs import FencedRun, current_run, settle
 from clawrl.ledger.states import QUEUED, dropped, held
-from clawrl.ledger.views import LeasedTurns
+from clawrl.ledger.views import JudgedTurn, LeasedTurns
 from clawrl.messages import DropReason, TurnId, TurnState
+
+GROUP_WAIT_S = 60.0
+"""Answers are compared within one step, hence the wait; but one that nobody ever replies to must not hold up the
+others for long, and a judge answers well within this time."""
 
 
 class StepTaken(ValueError):
@@ -51,7 +59,7 @@ def lease(
     if step <= run["taken_step"]:
         raise StepTaken(f"run {run_id} asks for step {step}, but step {run['taken_step']} is behind it")
     _drop_stale(db, min_version)
-    chosen = db.rows("SELECT turn_id FROM turns WHERE state = 'queued' ORDER BY seq LIMIT ?", limit)
+    chosen = _oldest(db, limit, now)
     if len(chosen) < minimum:
         return None
     lease_id = uuid.uuid4().hex
@@ -62,8 +70,8 @@ def lease(
         step,
         now + timeout_s,
     )
-    for row in chosen:
-        move(db, row["turn_id"], held(TurnState.LEASED, step, lease_id))
+    for turn_id in chosen:
+        move(db, turn_id, held(TurnState.LEASED, step, lease_id))
     given = _find(db, lease_id)
     assert given is not None
     return _leased(db, given)
@@ -102,13 +110,13 @@ def apply(db: Database, lent: sqlite3.Row, stats: Mapping[str, Any]) -> None:
     """Moves what is left of a lease to ``applied`` and writes its step down."""
     lease_id, step = lent["lease_id"], lent["step"]
     learned = db.rows(
-        "SELECT turn_id, verdict FROM turns JOIN judgements USING (turn_id)"
+        "SELECT turn_id, reward FROM turns JOIN judgements USING (turn_id)"
         " WHERE state = 'leased' AND lease_id = ? ORDER BY seq",
         lease_id,
     )
     for row in learned:
         move(db, row["turn_id"], held(TurnState.APPLIED, step, lease_id))
-    rewards = [row["verdict"] for row in learned]
+    rewards = [row["reward"] for row in learned if row["reward"] is not None]
     db.execute(
         "INSERT OR REPLACE INTO steps (run_id, step, state, turns, reward_mean, stats, at)"
         " VALUES (?, ?, 'applied', ?, ?, ?, ?)",
@@ -145,6 +153,38 @@ def drop_leased(db: Database, lease_id: str, turn_id: TurnId, reason: DropReason
     return True
 
 
+def _oldest(db: Database, limit: int, now: float) -> list[TurnId]:
+    """Up to ``limit`` queued turns, oldest first; the siblings of a group stand where their oldest stands.
+
+    A group is ready when none of its answers is undecided, or when one has waited in the queue for long enough.
+    """
+    sibling = "SELECT 1 FROM turns s WHERE s.owner = q.owner AND s.group_id = q.group_id"
+    sibling += " AND s.messages_hash = q.messages_hash"
+    ready = db.rows(
+        "SELECT turn_id, owner, group_id, messages_hash FROM turns q INDEXED BY turns_queued"
+        " WHERE state = 'queued' AND (group_id IS NULL"
+        f" OR NOT EXISTS ({sibling} AND s.state IN ('awaiting_next', 'judging', 'judged'))"
+        f" OR EXISTS ({sibling} AND s.state = 'queued' AND s.state_at <= ?)) ORDER BY seq LIMIT ?",
+        now - GROUP_WAIT_S,
+        limit,
+    )
+    chosen: dict[TurnId, None] = {}
+    # A sibling only ever moves forward, so that nothing beyond the first ``limit`` can come by itself.
+    for row in ready:
+        chosen[row["turn_id"]] = None
+        if row["group_id"] is not None:
+            siblings = db.rows(
+                "SELECT turn_id FROM turns WHERE state = 'queued' AND owner = ? AND group_id = ? AND messages_hash = ?"
+                " ORDER BY seq LIMIT ?",
+                row["owner"],
+                row["group_id"],
+                row["messages_hash"],
+                limit,
+            )
+            chosen |= {sibling["turn_id"]: None for sibling in siblings}
+    return list(chosen)[:limit]
+
+
 def _drop_stale(db: Database, min_version: int) -> None:
     for row in db.rows(
         "SELECT turn_id, oldest_version FROM turns WHERE state = 'queued' AND oldest_version < ?", min_version
@@ -168,15 +208,16 @@ def _set_status(db: Database, lease_id: str, status: str) -> None:
 
 
 def _leased(db: Database, lent: sqlite3.Row) -> LeasedTurns:
-    pairs = []
+    judged = []
     for turn in turns.load_leased(db, lent["lease_id"]):
         judgement = judgements.load(db, turn.turn_id)
         assert judgement is not None
-        pairs.append((turn, judgement))
+        teacher = judgements.load_targets(db, turn.turn_id)
+        judged.append(JudgedTurn(turn=turn, judgement=judgement, teacher=teacher))
     return LeasedTurns(
         lease_id=lent["lease_id"],
         run_id=lent["run_id"],
         step=lent["step"],
         deadline=lent["deadline"],
-        turns=tuple(pairs),
+        turns=tuple(judged),
     )

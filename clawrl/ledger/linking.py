@@ -6,6 +6,9 @@ among the anonymous turns of the same owner. One awaiting turn receives evidence
 second request with the same body, even if another turn with the same words already waited when the
 first one came: it is a retry, not a second opinion.
 
+A turn that a person gave feedback on is with the judge before any request continues it. The first one
+that does still is its evidence, as long as nobody is learning from the turn.
+
 Anonymous requests that continue nothing get a session of their own each; nothing pools them.
 """
 
@@ -14,9 +17,10 @@ from __future__ import annotations
 import sqlite3
 import uuid
 
+from clawrl.ledger.cases import judge_request
 from clawrl.ledger.database import Database
-from clawrl.ledger.moves import move
-from clawrl.ledger.states import JUDGING
+from clawrl.ledger.feedback import lacks_evidence
+from clawrl.ledger.judgements import reopen
 from clawrl.ledger.views import Linked
 from clawrl.messages import Arrival, JudgeRequest, TurnId, TurnKind
 
@@ -34,8 +38,9 @@ def arrive(db: Database, arrival: Arrival) -> Linked:
         session = f"anonymous-{uuid.uuid4().hex}"
     _store(db, arrival, session, None if parent is None else parent["turn_id"])
     to_judge = None
-    if awaiting is not None and arrival.kind is TurnKind.MAIN and arrival.new_messages:
-        to_judge = deliver(db, awaiting["turn_id"], arrival.turn_id)
+    brings_evidence = arrival.kind is TurnKind.MAIN and arrival.new_messages
+    if brings_evidence and parent is not None and (awaiting is not None or lacks_evidence(db, parent["turn_id"])):
+        to_judge = deliver(db, parent["turn_id"], arrival.turn_id)
     return Linked(session=session, parent=None if parent is None else parent["turn_id"], to_judge=to_judge)
 
 
@@ -48,7 +53,9 @@ def deliver(db: Database, parent: TurnId, child: TurnId) -> JudgeRequest:
         parent,
         child,
     )
-    move(db, parent, JUDGING, f"by {child}")
+    # The case with the evidence is another one than that of the feedback alone: a judgement of that one is void.
+    db.execute("UPDATE feedback SET given_at = ? WHERE turn_id = ? AND outcome = 'taken'", db.clock(), parent)
+    reopen(db, parent, f"by {child}")
     request = judge_request(db, parent)
     assert request is not None
     return request
@@ -84,24 +91,6 @@ def adopt_orphan(db: Database, turn_id: TurnId) -> JudgeRequest | None:
         turn["started_at"],
     )
     return deliver(db, turn_id, orphan["turn_id"])
-
-
-def judge_request(db: Database, turn_id: TurnId) -> JudgeRequest | None:
-    """What a judge is shown about this turn; ``None`` until there is evidence."""
-    row = db.one(
-        "SELECT a.owner, a.new_messages, p.response_text, e.messages FROM evidence e"
-        " JOIN arrivals a USING (turn_id) JOIN payloads p USING (turn_id) WHERE e.turn_id = ?",
-        turn_id,
-    )
-    if row is None:
-        return None
-    owner = row["owner"]
-    return JudgeRequest(
-        turn_id=turn_id,
-        request=db.codec.unpack_messages(owner, row["new_messages"]),
-        response=db.codec.unpack_json(owner, row["response_text"]),
-        evidence=db.codec.unpack_messages(owner, row["messages"]),
-    )
 
 
 def _parents(db: Database, arrival: Arrival) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
@@ -142,8 +131,8 @@ def _parents(db: Database, arrival: Arrival) -> tuple[sqlite3.Row | None, sqlite
 def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None) -> None:
     db.execute(
         "INSERT INTO arrivals (turn_id, owner, session, implicit, parent, kind, prefix_hash, messages_hash,"
-        " new_messages, new_count, ends_session, may_train, arrived_at, noted_at)"
-        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        " group_id, history, new_messages, new_count, ends_session, may_train, arrived_at, noted_at)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         arrival.turn_id,
         arrival.owner,
         session,
@@ -152,6 +141,8 @@ def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None) 
         arrival.kind,
         arrival.prefix_hash,
         arrival.messages_hash,
+        arrival.group,
+        db.codec.pack_messages(arrival.owner, arrival.history),
         db.codec.pack_messages(arrival.owner, arrival.new_messages),
         len(arrival.new_messages),
         arrival.ends_session,

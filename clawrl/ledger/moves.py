@@ -5,15 +5,16 @@ from __future__ import annotations
 from clawrl.ledger.database import Database
 from clawrl.ledger.states import IllegalMove, Place, check_move
 from clawrl.ledger.views import Transition
-from clawrl.messages import TurnId, TurnState
+from clawrl.messages import DropReason, TurnId, TurnState
 
 
 def move(db: Database, turn_id: TurnId, place: Place, detail: str = "") -> None:
     """Moves a recorded turn, or refuses with `IllegalMove`."""
-    source = state_of(db, turn_id)
-    if source is None:
+    row = db.one("SELECT state, reason FROM turns WHERE turn_id = ?", turn_id)
+    if row is None:
         raise IllegalMove(f"turn {turn_id} is not recorded")
-    check_move(turn_id, source, place.state)
+    source = TurnState(row["state"])
+    check_move(turn_id, source, place.state, None if row["reason"] is None else DropReason(row["reason"]))
     now = db.clock()
     db.execute(
         "UPDATE turns SET state = ?, reason = ?, step = ?, lease_id = ?, state_at = ? WHERE turn_id = ?",

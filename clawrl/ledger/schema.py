@@ -1,13 +1,14 @@
 """The tables, and what may be written in them.
 
 ``turns`` is narrow and indexed by state; what is wide or private lies in ``arrivals``, ``payloads``,
-``evidence`` and ``judgements`` under the same turn id. ``transitions`` is append-only. The partial
-indices hold only the rows that a hot query wants, so that finished turns cost it nothing.
+``evidence``, ``judgements``, ``targets`` and ``feedback`` under the same turn id. ``hints`` and
+``vitals`` outlive their turn, up to a bound each. ``transitions`` is append-only. The partial indices
+hold only the rows that a hot query wants, so that finished turns cost it nothing.
 
 The CHECK constraints say in SQL what `clawrl.ledger.states.Place` says in Python.
 """
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TABLES = """
 CREATE TABLE arrivals (
@@ -19,6 +20,8 @@ CREATE TABLE arrivals (
     kind TEXT NOT NULL,
     prefix_hash TEXT,
     messages_hash TEXT NOT NULL,
+    group_id TEXT,
+    history BLOB NOT NULL,
     new_messages BLOB NOT NULL,
     new_count INTEGER NOT NULL,
     ends_session INTEGER NOT NULL,
@@ -40,6 +43,8 @@ CREATE TABLE turns (
     session TEXT NOT NULL,
     implicit INTEGER NOT NULL,
     kind TEXT NOT NULL,
+    group_id TEXT,
+    messages_hash TEXT NOT NULL,
     reply_hash TEXT NOT NULL,
     state TEXT NOT NULL,
     reason TEXT,
@@ -65,11 +70,16 @@ CREATE INDEX turns_by_session ON turns (owner, session, reply_hash, seq);
 CREATE INDEX turns_anonymous ON turns (owner, reply_hash, seq) WHERE implicit = 1;
 CREATE INDEX turns_anonymous_awaiting ON turns (owner, reply_hash, seq)
     WHERE implicit = 1 AND state = 'awaiting_next';
+CREATE INDEX turns_by_reply ON turns (owner, reply_hash, recorded_at) WHERE kind = 'main';
 CREATE INDEX turns_awaiting ON turns (state_at) WHERE state = 'awaiting_next';
 CREATE INDEX turns_awaiting_session ON turns (owner, session) WHERE state = 'awaiting_next';
 CREATE INDEX turns_judging ON turns (seq) WHERE state = 'judging';
 CREATE INDEX turns_judged ON turns (seq) WHERE state = 'judged';
 CREATE INDEX turns_queued ON turns (seq) WHERE state = 'queued';
+CREATE INDEX turns_queued_group ON turns (owner, group_id, messages_hash, seq)
+    WHERE state = 'queued' AND group_id IS NOT NULL;
+CREATE INDEX turns_undecided_group ON turns (owner, group_id, messages_hash)
+    WHERE state IN ('awaiting_next', 'judging', 'judged') AND group_id IS NOT NULL;
 CREATE INDEX turns_queued_version ON turns (oldest_version) WHERE state = 'queued';
 CREATE INDEX turns_leased ON turns (lease_id, seq) WHERE state = 'leased';
 CREATE INDEX turns_applied ON turns (step) WHERE state = 'applied';
@@ -97,8 +107,49 @@ CREATE TABLE judgements (
     verdict INTEGER CHECK (verdict IN (-1, 0, 1)),
     votes TEXT NOT NULL,
     judge TEXT NOT NULL,
+    feedback REAL,
+    reward REAL,
     opinion BLOB NOT NULL
 );
+
+CREATE TABLE targets (
+    turn_id TEXT PRIMARY KEY,
+    teaching BLOB NOT NULL
+);
+
+CREATE TABLE feedback (
+    turn_id TEXT PRIMARY KEY,
+    score REAL NOT NULL CHECK (score BETWEEN -1 AND 1),
+    comment BLOB NOT NULL,
+    given_at REAL NOT NULL,
+    outcome TEXT NOT NULL CHECK (outcome IN ('taken', 'too_late'))
+);
+
+CREATE TABLE hints (
+    id INTEGER PRIMARY KEY,
+    owner TEXT NOT NULL,
+    session TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    turn_id TEXT NOT NULL,
+    hint BLOB NOT NULL,
+    at REAL NOT NULL,
+    UNIQUE (owner, session, digest, turn_id)
+);
+CREATE INDEX hints_by_turn ON hints (turn_id);
+
+CREATE TABLE vitals (
+    id INTEGER PRIMARY KEY,
+    turn_id TEXT NOT NULL UNIQUE,
+    version INTEGER NOT NULL,
+    response_tokens INTEGER NOT NULL,
+    repetition REAL NOT NULL,
+    fluency REAL,
+    on_topic_lift REAL,
+    kl REAL,
+    at REAL NOT NULL,
+    orphaned INTEGER NOT NULL
+);
+CREATE INDEX vitals_orphaned ON vitals (id) WHERE orphaned = 1;
 
 CREATE TABLE transitions (
     id INTEGER PRIMARY KEY,
@@ -150,8 +201,10 @@ CREATE TABLE versions (
     snapshot TEXT NOT NULL,
     digest TEXT NOT NULL,
     published_at REAL NOT NULL,
-    stats TEXT NOT NULL
+    stats TEXT NOT NULL,
+    good INTEGER NOT NULL DEFAULT 0
 );
+CREATE INDEX versions_good ON versions (version) WHERE good = 1;
 
 CREATE TABLE pause (
     only INTEGER PRIMARY KEY CHECK (only = 1),

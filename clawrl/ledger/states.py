@@ -1,8 +1,9 @@
 """Which moves a turn may make, as data.
 
-``MOVES`` is the whole truth; nothing else in the ledger decides legality. `Place` is a state together
-with exactly the facts that belong to it, so that a dropped turn without a reason or a leased one
-without a step cannot be written down.
+``MOVES`` is the whole truth but for one clause: a dropped turn is judged again only if its reason is in
+``REVIVABLE``. Nothing else in the ledger decides legality. `Place` is a state together with exactly the
+facts that belong to it, so that a dropped turn without a reason or a leased one without a step cannot be
+written down.
 """
 
 from __future__ import annotations
@@ -26,8 +27,24 @@ _FORWARD: Mapping[TurnState, frozenset[TurnState]] = {
 # A lease that expired or whose run was replaced; a trainer that restored an older checkpoint.
 _BACK: frozenset[TurnState] = frozenset({TurnState.LEASED, TurnState.APPLIED, TurnState.TRAINED})
 
+# A person gave feedback before the turn was lent: it is judged again, with that.
+_AGAIN: frozenset[TurnState] = frozenset({TurnState.JUDGED, TurnState.QUEUED, TurnState.DROPPED})
+
+REVIVABLE: frozenset[DropReason] = frozenset(
+    {
+        DropReason.NO_EVIDENCE,
+        DropReason.SESSION_ENDED,
+        DropReason.JUDGE_ABSTAINED,
+        DropReason.NEUTRAL,
+        DropReason.NO_HINT,
+        DropReason.TEACHER_FAILED,
+    }
+)
+"""Drops for want of an opinion or of something to teach, which feedback may bring."""
+
 TERMINAL: frozenset[TurnState] = frozenset({TurnState.TRAINED, TurnState.DROPPED})
-"""States that a turn rests in. ``trained`` is left only when a checkpoint without its step is restored."""
+"""States that a turn rests in. ``trained`` is left only when a checkpoint without its step is restored, ``dropped``
+only when feedback comes for a revivable turn."""
 
 HELD: frozenset[TurnState] = frozenset({TurnState.LEASED, TurnState.APPLIED, TurnState.TRAINED})
 """States that belong to one optimizer step of one lease."""
@@ -37,6 +54,8 @@ def _moves_from(state: TurnState) -> frozenset[TurnState]:
     moves = _FORWARD.get(state, frozenset())
     if state in _BACK:
         moves |= {TurnState.QUEUED}
+    if state in _AGAIN:
+        moves |= {TurnState.JUDGING}
     if state not in TERMINAL:
         moves |= {TurnState.DROPPED}
     return moves
@@ -46,14 +65,21 @@ MOVES: Mapping[TurnState, frozenset[TurnState]] = MappingProxyType({s: _moves_fr
 
 
 class IllegalMove(ValueError):
-    """Somebody asked for a move that `MOVES` does not list."""
+    """Somebody asked for a move that is not legal."""
 
 
-def check_move(turn_id: TurnId, source: TurnState | None, target: TurnState) -> None:
-    """Refuses an illegal move. ``source`` ``None`` is a turn that is not recorded yet."""
-    legal = frozenset({TurnState.SERVED}) if source is None else MOVES[source]
-    if target not in legal:
-        raise IllegalMove(f"turn {turn_id}: {source or 'nothing'} -> {target} is not a legal move")
+def is_legal(source: TurnState | None, target: TurnState, reason: DropReason | None = None) -> bool:
+    """``source`` ``None`` is a turn that is not recorded yet; ``reason`` is why the source is dropped, if it is."""
+    if source is None:
+        return target is TurnState.SERVED
+    return target in MOVES[source] and (source is not TurnState.DROPPED or reason in REVIVABLE)
+
+
+def check_move(turn_id: TurnId, source: TurnState | None, target: TurnState, reason: DropReason | None = None) -> None:
+    """Refuses a move that is not legal."""
+    if not is_legal(source, target, reason):
+        why = "" if reason is None else f" ({reason})"
+        raise IllegalMove(f"turn {turn_id}: {source or 'nothing'}{why} -> {target} is not a legal move")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

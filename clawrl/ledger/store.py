@@ -17,12 +17,28 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
-from clawrl.ledger import counts, judgements, leases, linking, moves, restore, runs, turns, upkeep, versions
+from clawrl.ledger import (
+    cases,
+    counts,
+    feedback,
+    hints,
+    judgements,
+    leases,
+    linking,
+    moves,
+    restore,
+    runs,
+    turns,
+    upkeep,
+    versions,
+    vitals,
+)
 from clawrl.ledger.codec import Codec, PlainVault, Vault
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.database import Database
 from clawrl.ledger.views import (
     Counts,
+    FeedbackTaken,
     JudgeStats,
     LeasedTurns,
     Linked,
@@ -37,12 +53,15 @@ from clawrl.ledger.views import (
 from clawrl.messages import (
     Arrival,
     DropReason,
+    Feedback,
     Judgement,
     JudgeRequest,
     PolicyVersion,
+    TeacherTargets,
     Turn,
     TurnId,
     TurnState,
+    Vitals,
 )
 
 
@@ -84,20 +103,51 @@ class Ledger:
         with self.transaction():
             return turns.record(self._db, turn, drop)
 
+    def is_duplicate(self, turn: Turn) -> bool:
+        """Whether a main turn recorded before this one gave the same answer to the same request, not long ago."""
+        return turns.is_duplicate(self._db, turn, self._config.duplicate_window_s)
+
+    def latest_turn(self, owner: str, session: str) -> TurnId | None:
+        """The newest recorded main turn of a session."""
+        return turns.latest(self._db, owner, session)
+
+    # Judging.
+
     def judge_request(self, turn_id: TurnId) -> JudgeRequest | None:
-        return linking.judge_request(self._db, turn_id)
+        return cases.judge_request(self._db, turn_id)
 
     def awaiting_judgement(self, limit: int | None = None) -> list[JudgeRequest]:
         return judgements.awaiting_judgement(self._db, limit)
 
-    def judged(self, judgement: Judgement, drop: DropReason | None = None) -> bool:
-        """Stores a verdict and moves the turn on; false if it was not waiting for one."""
+    def judged(
+        self,
+        judgement: Judgement,
+        drop: DropReason | None = None,
+        targets: TeacherTargets | None = None,
+        *,
+        feedback_at: float | None = None,
+    ) -> bool:
+        """Stores a judgement and a teacher's targets and moves the turn on; false if it was not waiting for this one.
+
+        ``feedback_at`` is when the feedback in the judged case was given. A case that a person has added to since is
+        owed a new judgement.
+        """
         with self.transaction():
-            return judgements.judged(self._db, judgement, drop)
+            return judgements.judged(self._db, judgement, drop, targets, feedback_at)
+
+    def feedback(self, given: Feedback) -> FeedbackTaken | None:
+        """Takes a person's opinion of a turn; ``None`` for a turn that is not (or no longer) known."""
+        with self.transaction():
+            return feedback.give(self._db, given)
+
+    def known_hints(self, owner: str, session: str | None, limit: int) -> tuple[str, ...]:
+        """What judges have hinted at, most recently confirmed first; ``session`` ``None`` means all of the owner's."""
+        return hints.known(self._db, owner, session, limit)
 
     # Submission.
 
     def pause(self, by: str, reason: str) -> Pause:
+        """The pause that stands now: an earlier one stays, but for an operator's when the guard pauses."""
         with self.transaction():
             return judgements.pause(self._db, by, reason)
 
@@ -121,8 +171,9 @@ class Ledger:
         min_version: int = 0,
         minimum: int | None = None,
     ) -> LeasedTurns | None:
-        """Lends the oldest queued turns, ``minimum`` (by default ``limit``) or more of them; else ``None``.
+        """Lends the oldest queued turns, whole groups, ``minimum`` (by default ``limit``) or more; else ``None``.
 
+        A group with undecided answers waits for them, up to `clawrl.ledger.leases.GROUP_WAIT_S`.
         Raises `FencedRun` for a run that is not the current one, `StepTaken` for a step behind it.
         """
         with self.transaction():
@@ -167,6 +218,10 @@ class Ledger:
     def current_version(self) -> PolicyVersion | None:
         return versions.current_version(self._db)
 
+    def version(self, number: int) -> PolicyVersion | None:
+        """The version of that number, if it is known."""
+        return versions.find_version(self._db, number)
+
     def next_version(self) -> int:
         """Reserves a version number, never handed out before."""
         with self.transaction():
@@ -182,8 +237,31 @@ class Ledger:
         with self.transaction():
             versions.annotate_version(self._db, version, stats)
 
+    def mark_good(self, version: int) -> None:
+        """Says that this is the newest version that serves well; raises `VersionRefused` if it is not known."""
+        with self.transaction():
+            versions.mark_good(self._db, version)
+
+    def last_good(self) -> PolicyVersion | None:
+        return versions.last_good(self._db)
+
+    def roll_back(self, to: int) -> PolicyVersion:
+        """Makes the weights of version ``to`` current, as a new good version; raises `VersionRefused` if unknown."""
+        with self.transaction():
+            return versions.roll_back(self._db, to)
+
     def versions(self, limit: int = 100) -> list[PolicyVersion]:
         return versions.versions(self._db, limit)
+
+    # Health.
+
+    def note_vitals(self, noted: Vitals) -> None:
+        with self.transaction():
+            vitals.note(self._db, noted)
+
+    def recent_vitals(self, limit: int) -> list[Vitals]:
+        """The newest ``limit``, oldest first."""
+        return vitals.recent(self._db, limit)
 
     # Upkeep.
 
@@ -218,6 +296,9 @@ class Ledger:
 
     def judgement(self, turn_id: TurnId) -> Judgement | None:
         return judgements.load(self._db, turn_id)
+
+    def targets(self, turn_id: TurnId) -> TeacherTargets | None:
+        return judgements.load_targets(self._db, turn_id)
 
     def turns(
         self,

@@ -18,8 +18,8 @@ from clawrl.ledger.views import Recorded
 from clawrl.messages import Arrival, DropReason, FinishReason, JudgeRequest, Turn, TurnId, TurnKind
 
 _TURN = (
-    "SELECT t.*, a.parent, a.prefix_hash, a.messages_hash, a.new_messages, a.ends_session, a.may_train, a.arrived_at,"
-    " p.response_text, p.prompt_ids, p.response_ids, p.response_logps, p.spans, p.sampling"
+    "SELECT t.*, a.parent, a.prefix_hash, a.history, a.new_messages, a.ends_session, a.may_train,"
+    " a.arrived_at, p.response_text, p.prompt_ids, p.response_ids, p.response_logps, p.spans, p.sampling"
     " FROM turns t JOIN arrivals a USING (turn_id) JOIN payloads p USING (turn_id)"
 )
 
@@ -58,6 +58,36 @@ def load_leased(db: Database, lease_id: str) -> list[Turn]:
     return [_turn(db, row) for row in rows]
 
 
+def latest(db: Database, owner: str, session: str) -> TurnId | None:
+    found: TurnId | None = db.scalar(
+        "SELECT turn_id FROM turns WHERE owner = ? AND session = ? AND kind = 'main' ORDER BY seq DESC LIMIT 1",
+        owner,
+        session,
+    )
+    return found
+
+
+def is_duplicate(db: Database, turn: Turn, window_s: float) -> bool:
+    """Whether another main turn of this owner, recorded before, said the same to the same within the window.
+
+    The reply hash is over the messages and the answer, so that no private text is read. Answers of a group are asked
+    for more than once on purpose and are never duplicates.
+    """
+    if turn.arrival.group is not None:
+        return False
+    own = db.scalar("SELECT seq FROM turns WHERE turn_id = ?", turn.turn_id)
+    found = db.scalar(
+        "SELECT 1 FROM turns WHERE owner = ? AND reply_hash = ? AND kind = 'main' AND recorded_at >= ?"
+        " AND (? IS NULL OR seq < ?) LIMIT 1",
+        turn.arrival.owner,
+        turn.reply_hash,
+        db.clock() - window_s,
+        own,
+        own,
+    )
+    return found is not None
+
+
 def _end_session(db: Database, owner: str, session: str) -> None:
     awaiting = db.rows(
         "SELECT turn_id FROM turns WHERE owner = ? AND session = ? AND state = 'awaiting_next'", owner, session
@@ -72,14 +102,16 @@ def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
     owner = announced["owner"]
     versions = [span.version for span in turn.spans]
     db.execute(
-        "INSERT INTO turns (turn_id, owner, session, implicit, kind, reply_hash, state, oldest_version,"
-        " newest_version, prompt_tokens, response_tokens, finish_reason, started_at, finished_at, replica,"
-        " overridden, recorded_at, state_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO turns (turn_id, owner, session, implicit, kind, group_id, messages_hash, reply_hash, state,"
+        " oldest_version, newest_version, prompt_tokens, response_tokens, finish_reason, started_at, finished_at,"
+        " replica, overridden, recorded_at, state_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         turn.turn_id,
         owner,
         announced["session"],
         announced["implicit"],
         announced["kind"],
+        announced["group_id"],
+        announced["messages_hash"],
         turn.reply_hash,
         SERVED.state,
         min(versions, default=None),
@@ -122,6 +154,8 @@ def _turn(db: Database, row: sqlite3.Row) -> Turn:
         ends_session=bool(row["ends_session"]),
         arrived_at=row["arrived_at"],
         may_train=bool(row["may_train"]),
+        history=db.codec.unpack_messages(owner, row["history"]),
+        group=row["group_id"],
     )
     return Turn(
         turn_id=row["turn_id"],

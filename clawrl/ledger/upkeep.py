@@ -6,6 +6,7 @@ over waits for the next call.
 
 from __future__ import annotations
 
+from clawrl.ledger import vitals
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.counts import counter
 from clawrl.ledger.database import Database
@@ -16,6 +17,7 @@ from clawrl.ledger.states import dropped
 from clawrl.ledger.views import Swept
 from clawrl.messages import DropReason
 
+_OF_A_TURN = ("turns", "arrivals", "payloads", "evidence", "judgements", "targets", "feedback", "transitions")
 BATCH = 5_000
 KEEP_HISTORY = 10_000
 """How many versions, steps, leases and runs are kept: a page of history each, no more."""
@@ -48,6 +50,7 @@ def prune(db: Database, config: LedgerConfig) -> int:
     ``keep_trained_steps`` steps behind the last checkpoint.
     """
     _prune_history(db)
+    vitals.prune_orphans(db)
     cutoff = db.scalar(
         "SELECT seq FROM turns WHERE state IN ('trained', 'dropped') ORDER BY seq DESC LIMIT 1 OFFSET ?",
         config.keep_finished_turns,
@@ -70,8 +73,9 @@ def prune(db: Database, config: LedgerConfig) -> int:
             row["state"],
             row["reason"] or "",
         )
-        for table in ("turns", "arrivals", "payloads", "evidence", "judgements", "transitions"):
+        for table in _OF_A_TURN:
             db.execute(f"DELETE FROM {table} WHERE turn_id = ?", row["turn_id"])
+        vitals.orphan(db, row["turn_id"])
     steps = [row["step"] for row in finished if row["step"] is not None]
     if steps:
         highest = max(*steps, int(counter(db, "pruned_step")))
@@ -81,7 +85,12 @@ def prune(db: Database, config: LedgerConfig) -> int:
 
 def _prune_history(db: Database) -> None:
     for table, key, ended in (
-        ("versions", "version", ""),
+        # What a roll-back needs, however long ago that was: the newest good version, and the model as it came.
+        (
+            "versions",
+            "version",
+            " AND version != 0 AND version IS NOT (SELECT max(version) FROM versions WHERE good = 1)",
+        ),
         ("steps", "id", ""),
         ("runs", "id", ""),
         ("leases", "id", " AND status IN ('applied', 'closed')"),

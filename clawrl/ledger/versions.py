@@ -1,9 +1,14 @@
-"""Policy versions: numbers that only grow, even when the weights behind them go back in time."""
+"""Policy versions: numbers that only grow, even when the weights behind them go back in time.
+
+A version is good once somebody who looked at how its turns went says so. Rolling back publishes the
+weights of an earlier version under a new number.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from clawrl.ledger.codec import pack_stats, unpack_stats
@@ -13,11 +18,16 @@ from clawrl.messages import PolicyVersion
 
 
 class VersionRefused(ValueError):
-    """A version that is not newer than the current one."""
+    """A version that is not newer than the current one, or one that nobody knows."""
 
 
 def current_version(db: Database) -> PolicyVersion | None:
     row = db.one("SELECT * FROM versions ORDER BY version DESC LIMIT 1")
+    return None if row is None else _version(row)
+
+
+def find_version(db: Database, version: int) -> PolicyVersion | None:
+    row = db.one("SELECT * FROM versions WHERE version = ?", version)
     return None if row is None else _version(row)
 
 
@@ -52,6 +62,33 @@ def commit_version(db: Database, version: PolicyVersion) -> bool:
 def annotate_version(db: Database, version: int, stats: Mapping[str, Any]) -> None:
     """Replaces what is known about a version: how its commit went is learned only after the decision."""
     db.execute("UPDATE versions SET stats = ? WHERE version = ?", pack_stats(stats), version)
+
+
+def mark_good(db: Database, version: int) -> None:
+    """``version`` is the newest good one: what was thought of newer ones does not stand."""
+    if not db.execute("UPDATE versions SET good = 1 WHERE version = ?", version):
+        raise VersionRefused(f"version {version} is not known, only a published version can be good")
+    db.execute("UPDATE versions SET good = 0 WHERE version > ?", version)
+
+
+def last_good(db: Database) -> PolicyVersion | None:
+    row = db.one("SELECT * FROM versions WHERE good = 1 ORDER BY version DESC LIMIT 1")
+    return None if row is None else _version(row)
+
+
+def roll_back(db: Database, to: int) -> PolicyVersion:
+    """A new, good, current version with the weights of version ``to``; asked again, the same one."""
+    wanted, current = find_version(db, to), current_version(db)
+    if wanted is None or current is None:
+        good = last_good(db)
+        remedy = "none is marked good" if good is None else f"the newest good one is {good.version}"
+        raise VersionRefused(f"cannot roll back to version {to}: it is not known; {remedy}")
+    if current.version != to and (current.snapshot, current.digest) == (wanted.snapshot, wanted.digest):
+        return current
+    again = replace(wanted, version=next_version(db), published_at=db.clock(), stats={"rolled_back_to": to})
+    commit_version(db, again)
+    mark_good(db, again.version)
+    return again
 
 
 def versions(db: Database, limit: int) -> list[PolicyVersion]:

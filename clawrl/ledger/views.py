@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clawrl.messages import DropReason, Judgement, JudgeRequest, Turn, TurnId, TurnKind, TurnState, Verdict
+from clawrl.messages import (
+    DropReason,
+    Judgement,
+    JudgeRequest,
+    TeacherTargets,
+    Turn,
+    TurnId,
+    TurnKind,
+    TurnState,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,31 @@ class Recorded:
     to_judge: tuple[JudgeRequest, ...]
 
 
+class FeedbackOutcome(enum.StrEnum):
+    """``too_late``: written down, but nothing will be learned from it."""
+
+    TAKEN = "taken"
+    TOO_LATE = "too_late"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackTaken:
+    """What became of feedback: ``state`` is where its turn is now, ``to_judge`` the case that it (re)opened."""
+
+    outcome: FeedbackOutcome
+    state: TurnState
+    to_judge: JudgeRequest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedTurn:
+    """A turn with all that was concluded about it; ``teacher`` is absent where nobody taught."""
+
+    turn: Turn
+    judgement: Judgement
+    teacher: TeacherTargets | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedTurns:
     """Judged turns lent to one run for one step; void after ``deadline`` unless confirmed."""
@@ -37,7 +72,7 @@ class LeasedTurns:
     run_id: str
     step: int
     deadline: float
-    turns: tuple[tuple[Turn, Judgement], ...]
+    turns: tuple[JudgedTurn, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +137,7 @@ class JudgeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRow:
-    """One turn for inspection, without its text and tokens."""
+    """One turn for inspection, without its text and tokens. ``hints`` counts them; ``taught`` means targets exist."""
 
     seq: int
     turn_id: TurnId
@@ -121,6 +156,9 @@ class TurnRow:
     state_at: float
     verdict: Verdict | None
     score: float | None
+    reward: float | None
+    hints: int
+    taught: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +180,7 @@ class StepState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One optimizer step; ``reward_mean`` is the mean verdict of its turns, ``stats`` is the trainer's own."""
+    """One optimizer step; ``reward_mean`` is over its turns that have a reward, ``stats`` is the trainer's own."""
 
     run_id: str
     step: int
