@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from clawrl.engine.protocol import ScoreRequest, Scores
-from clawrl.judging.config import JudgingConfig
+from clawrl.judging.config import HintsConfig, JudgingConfig
 from clawrl.judging.dispatch import judge_or_abstain
-from clawrl.judging.probability import JudgeError, ProbabilityJudge, shorten, verdict_of
+from clawrl.judging.errors import JudgeError
+from clawrl.judging.panel import JudgePanel
+from clawrl.judging.probability import ProbabilityJudge, common_prefix, verdict_of
+from clawrl.judging.text import shorten
 from clawrl.messages import Judgement, JudgeRequest, Message, TurnId, Verdict
 
 CASE = JudgeRequest(
@@ -28,13 +32,14 @@ class FakeEngine:
     """Gives log-odds by a rule over the text it is shown."""
 
     def __init__(self, tokenizer, odds) -> None:  # type: ignore[no-untyped-def]
-        self.tokenizer, self.odds, self.seen = tokenizer, odds, []
+        self.tokenizer, self.odds, self.seen, self.asked = tokenizer, odds, [], []
 
     async def score(self, requests: list[ScoreRequest]) -> list[Scores]:
         answers = []
         for request in requests:
             text = self.tokenizer.decode(request.ids)
             self.seen.append(text)
+            self.asked.append(request)
             assert request.start == len(request.ids) and len(request.token_ids) == 2
             answers.append(
                 Scores(
@@ -104,6 +109,28 @@ def test_a_judge_that_gives_no_number_is_an_error_and_not_a_verdict(tiny_folder:
         asyncio.run(judge.judge(CASE))
 
 
+def test_every_case_shares_the_opening_whatever_the_tokenizer_joins_to_it(tiny_folder: Path) -> None:
+    judge, engine = _judge(tiny_folder, lambda text: 1.0)
+
+    async def run() -> None:
+        for request in ("tell me", "\u00e9t\u00e9", ""):
+            await judge.judge(replace(CASE, request=(Message(role="user", content=request),)))
+
+    asyncio.run(run())
+    first = engine.asked[0]
+    for asked in engine.asked:
+        assert asked.ids.tolist() == engine.tokenizer.encode(engine.tokenizer.decode(asked.ids))
+        assert asked.shared == first.shared and (asked.ids[: asked.shared] == first.ids[: first.shared]).all()
+    shown = engine.tokenizer.decode(first.ids[: first.shared])
+    assert shown.endswith("The user asked:") and "that answers it" in shown
+
+
+def test_a_common_prefix_ends_where_the_ids_differ() -> None:
+    ids = np.array([5, 6, 7, 8], dtype=np.int32)
+    assert common_prefix(ids, np.array([5, 6, 9], dtype=np.int32)) == 2
+    assert common_prefix(ids, ids[:3]) == 3 and common_prefix(ids[:0], ids) == 0
+
+
 def test_long_texts_keep_their_beginning_and_their_end() -> None:
     short = shorten("a" * 500 + "b" * 500, 100)
     assert len(short) == 100 and short.startswith("aaa") and short.endswith("bbb") and " ... " in short
@@ -142,5 +169,25 @@ def test_a_judge_that_hangs_is_given_up() -> None:
         await asyncio.sleep(3600)
         raise AssertionError
 
-    judgement = asyncio.run(judge_or_abstain(ask, CASE, QUICK))
+    judgement = asyncio.run(judge_or_abstain(ask, CASE, QUICK, hints_timeout_s=0.05))
     assert judgement.verdict is None and "TimeoutError" in judgement.detail
+
+
+def test_hints_that_take_longer_than_a_verdict_may_cost_no_verdict() -> None:
+    class Verdicts:
+        async def judge(self, request: JudgeRequest) -> Judgement:
+            return await _failing(0)[0](request)
+
+    class Slow:
+        asked = 0
+
+        async def hints(self, case: JudgeRequest, judgement: Judgement) -> tuple[str, ...]:
+            self.asked += 1
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+    slow, hints = Slow(), HintsConfig(timeout_s=QUICK.timeout_s + 0.1)
+    ask = JudgePanel(Verdicts(), slow, hints).judge
+    judgement = asyncio.run(judge_or_abstain(ask, CASE, QUICK, hints_timeout_s=hints.timeout_s))
+    assert judgement.verdict is Verdict.BAD and "no hints: TimeoutError" in judgement.detail
+    assert slow.asked == 1

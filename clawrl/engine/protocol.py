@@ -77,7 +77,8 @@ class ScoreRequest:
     """Ask for log-probs of ``ids[start:]`` given what stands before each, at ``temperature``.
 
     ``start >= 1``: the first token of a text has no prediction. ``token_ids`` asks, at the position after
-    the last id, for the log-probs of these candidates; ``start == len(ids)`` asks for nothing else.
+    the last id, for the log-probs of these candidates; ``start == len(ids)`` asks for nothing else. The first
+    ``shared`` ids recur in many requests: an engine may keep what it computed for them, which never changes the result.
     """
 
     ids: TokenIds
@@ -85,6 +86,7 @@ class ScoreRequest:
     temperature: float = 1.0
     top_k: int = 0
     token_ids: tuple[int, ...] = ()
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

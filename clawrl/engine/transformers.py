@@ -39,7 +39,7 @@ from clawrl.engine.protocol import (
     TokenChunk,
     UnsupportedRequest,
 )
-from clawrl.engine.scoring import plan_batches, score_batch
+from clawrl.engine.scoring import Prefixes, plan_scoring, score_batch
 from clawrl.engine.slots import Slots
 from clawrl.engine.staging import Staging
 from clawrl.engine.textstream import TextStream
@@ -76,6 +76,7 @@ class TransformersEngine:
         self._model: PreTrainedModel | None = None
         # One swap or scoring pass at a time: a score must not read weights of two versions.
         self._weights_lock = asyncio.Lock()
+        self._prefixes = Prefixes()
         self._worker = ThreadPoolExecutor(1, "engine", lambda: torch.set_num_threads(config.threads))
         self.slots = Slots(
             capacity=config.kv_blocks * config.page_size,
@@ -245,10 +246,12 @@ class TransformersEngine:
                 )
         results: dict[int, Scores] = {}
         loop = asyncio.get_running_loop()
-        for group in plan_batches([len(request.ids) for request in requests], self._config.score_batch_tokens):
+        for group in plan_scoring(requests, self._config.score_batch_tokens):
             async with self._weights_lock:
                 batch = [requests[index] for index in group]
-                scores = await loop.run_in_executor(self._worker, score_batch, self.model, batch, self._version)
+                scores = await loop.run_in_executor(
+                    self._worker, score_batch, self.model, batch, self._version, self._prefixes
+                )
             results.update(zip(group, scores, strict=True))
         return [results[index] for index in range(len(requests))]
 
@@ -284,6 +287,7 @@ class TransformersEngine:
         # Pointer swaps: no copy while sampling stands still. Tied modules share the parameter and follow.
         for name, parameter in self.model.named_parameters():
             parameter.data = tensors[name].to(parameter.device)
+        self._prefixes.clear()
         self._version = version
 
     # -- loading ------------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ from transformers import PreTrainedTokenizerBase
 
 from clawrl.engine.protocol import Engine, ScoreRequest
 from clawrl.judging.config import JudgingConfig
-from clawrl.messages import Judgement, JudgeRequest, Message, Verdict
+from clawrl.judging.errors import JudgeError
+from clawrl.judging.text import shorten
+from clawrl.messages import Judgement, JudgeRequest, Message, TokenIds, Verdict
 
 _TASK = "Decide whether the user's reply shows that the assistant's last answer was good or bad."
 _EXAMPLES = (
@@ -61,10 +63,6 @@ _DISPLEASED = (
 )
 
 
-class JudgeError(RuntimeError):
-    """The judge model cannot give this verdict; raised at start."""
-
-
 class ProbabilityJudge:
     """``engine`` scores; ``name`` identifies the judge in every judgement."""
 
@@ -77,6 +75,7 @@ class ProbabilityJudge:
         self._labels = tuple(self._single_token(label) for label in config.labels)
         if self._labels[0] == self._labels[1]:
             raise JudgeError(f"judge.verdict.labels {config.labels} are the same token for this model")
+        self._opening = self._ids(_opening(config.labels))
 
     async def calibrate(self) -> float:
         """Measure the judge's leaning and subtract it from now on; returns it, in nats."""
@@ -123,10 +122,14 @@ class ProbabilityJudge:
     async def _log_odds(self, prompts: Sequence[str]) -> list[float]:
         asked = []
         for prompt in prompts:
-            ids = np.asarray(self._tokenizer.encode(prompt, add_special_tokens=False), dtype=np.int32)
-            asked.append(ScoreRequest(ids=ids, start=len(ids), token_ids=self._labels))
+            ids = self._ids(prompt)
+            shared = common_prefix(ids, self._opening)
+            asked.append(ScoreRequest(ids=ids, start=len(ids), token_ids=self._labels, shared=shared))
         scores = await self._engine.score(asked)
         return [float(s.next_logps[0] - s.next_logps[1]) for s in scores if s.next_logps is not None]
+
+    def _ids(self, text: str) -> TokenIds:
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
     def _single_token(self, label: str) -> int:
         ids = self._tokenizer.encode(label, add_special_tokens=False)
@@ -144,24 +147,24 @@ def verdict_of(score: float, margin: float) -> Verdict:
     return Verdict.BAD if score < -margin else Verdict.NEUTRAL
 
 
-def shorten(text: str, limit: int) -> str:
-    """At most ``limit`` characters: the beginning and the end, with the middle left out."""
-    if len(text) <= limit:
-        return text
-    gap = " ... "
-    if limit <= 2 * len(gap):
-        return text[:limit]
-    head = (limit - len(gap)) // 2
-    return text[:head] + gap + text[len(text) - (limit - len(gap) - head) :]
-
-
 def _transcript(messages: Sequence[Message]) -> str:
     """One line per message; roles are named only when somebody other than the user speaks."""
     lines = [m.content if m.role == "user" else f"[{m.role}] {m.content}" for m in messages if m.content.strip()]
     return " ".join(" ".join(line.split()) for line in lines)
 
 
-def _prompt(request: str, response: str, evidence: str, labels: tuple[str, str]) -> str:
+def common_prefix(ids: TokenIds, others: TokenIds) -> int:
+    """How many ids agree from the start. A tokenizer may join the end of a text with what follows it."""
+    length = min(len(ids), len(others))
+    differ = np.flatnonzero(ids[:length] != others[:length])
+    return int(differ[0]) if len(differ) else length
+
+
+def _opening(labels: tuple[str, str]) -> str:
+    """What every prompt begins with: the task and the solved examples."""
     examples = "".join(f"Reply: {reply}\nVerdict:{labels[label]}\n" for reply, label in _EXAMPLES)
-    case = f"(The user asked: {request} The assistant answered: {response})\nReply: {evidence}\nVerdict:"
-    return f"{_TASK}\n{examples}{case}"
+    return f"{_TASK}\n{examples}(The user asked:"
+
+
+def _prompt(request: str, response: str, evidence: str, labels: tuple[str, str]) -> str:
+    return f"{_opening(labels)} {request} The assistant answered: {response})\nReply: {evidence}\nVerdict:"
