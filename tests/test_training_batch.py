@@ -38,6 +38,25 @@ def test_every_column_of_a_row_stays_with_its_sample_through_sorting_and_padding
             assert batch.advantage_B[b].item() == 10.0 + i
 
 
+def test_ragged_axes_after_the_tokens_are_padded_with_zeros() -> None:
+    def ragged(name: str, prompt: int, response: int, hints: int) -> Row:
+        sample = make_sample(name, prompt, response)
+        per_hint = np.arange(1, response * hints * 2 + 1, dtype=np.int64).reshape(response, hints, 2)
+        heard = np.ones((response, hints), dtype=np.bool_)
+        return Row(sample=sample, mask=sample.mask, columns={"ids": per_hint, "heard": heard}, advantage=0.0)
+
+    rows = [ragged("a", 5, 2, 3), ragged("b", 2, 4, 1)]
+    (batch,) = make_micro_batches(rows, 100, CPU)
+    assert batch.columns["ids"].shape == (2, 5, 3, 2) and batch.columns["ids"].dtype == torch.int64
+    assert batch.columns["heard"].shape == (2, 5, 3) and batch.columns["heard"].dtype == torch.bool
+    for b, i in enumerate(batch.index):
+        column, first = rows[i].columns["ids"], len(rows[i].sample.prompt_ids) - batch.start
+        expected = np.zeros((5, 3, 2), dtype=np.int64)
+        expected[first : first + len(column), : column.shape[1]] = column
+        assert batch.columns["ids"][b].tolist() == expected.tolist()
+        assert batch.columns["heard"][b].tolist() == (expected > 0).all(-1).tolist()
+
+
 def test_micro_batches_keep_to_the_padded_token_limit_and_never_cut_a_sample() -> None:
     lengths = [30, 5, 12, 7, 7, 11, 3]
     rows = [row(make_sample(f"s{i}", n - 2, 2)) for i, n in enumerate(lengths)]

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clawrl.methods.binary_rl import BinaryRL
-from clawrl.methods.config import BinaryRLConfig
+from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
 from clawrl.training.checkpoint import load_checkpoint, read_step, save_checkpoint
 from clawrl.training.config import TrainingConfig
 from clawrl.training.model import full_parameters, load_model

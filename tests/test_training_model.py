@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig
 
 from clawrl.training.batch import Row, make_micro_batches
-from clawrl.training.model import check_parallel, full_parameters, load_model, response_logps
+from clawrl.training.model import check_parallel, full_parameters, load_model, response_distribution
 from tests.tiny_model import build_tiny_model
 from tests.training_samples import make_sample, naive_logps
 
@@ -29,7 +29,7 @@ def test_trainer_log_probs_are_those_of_a_step_by_step_loop_and_one_position_off
     rows = [Row(sample=s, mask=s.mask, columns={}, advantage=0.0) for s in samples]
     batches = make_micro_batches(rows, 1000, torch.device("cpu"))
     assert len(batches) == 1
-    logp_BT = response_logps(model, batches[0]).detach()
+    logp_BT = response_distribution(model, batches[0]).logp(batches[0].targets_BT).detach()
     for b, i in enumerate(batches[0].index):
         naive = naive_logps(model, samples[i])
         np.testing.assert_allclose(logp_BT[b][batches[0].mask_BT[b]].numpy(), naive, atol=1e-5)

@@ -85,6 +85,34 @@ def test_a_gradient_that_is_not_finite_is_refused_without_a_trace(bad: float) ->
     assert opt.grad_norm() == 0.0
 
 
+def test_rewinding_takes_over_the_weights_and_forgets_the_moments() -> None:
+    whole = {"p0": torch.tensor([0.5, -0.25]), "p1": torch.tensor([[3.0]]), "of a tied head": torch.ones(1)}
+    a, b = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16)), torch.nn.Parameter(torch.ones(1, 1))
+    opt = optimizer(a, b, decay=0.1)
+    for parameter in (a, b):
+        give(opt, parameter, 1.0)
+    opt.step(opt.grad_norm())
+    give(opt, a, 5.0)
+    opt.rewind(whole)
+    assert a.tolist() == opt.masters["p0"].tolist() == [0.5, -0.25] and b.tolist() == [[3.0]]
+    assert opt.state_dict()["adam"]["state"] == {} and opt.grad_norm() == 0.0
+    fresh = [torch.nn.Parameter(torch.tensor([0.5, -0.25]).bfloat16()), torch.nn.Parameter(torch.tensor([[3.0]]))]
+    new = optimizer(*fresh, decay=0.1)
+    for one, parameters in ((opt, (a, b)), (new, fresh)):
+        for parameter in parameters:
+            give(one, parameter, -2.0)
+        one.step(one.grad_norm())
+    assert torch.equal(a, fresh[0]) and torch.equal(b, fresh[1]) and torch.equal(opt.masters["p0"], new.masters["p0"])
+    assert whole["p1"].tolist() == [[3.0]]
+
+
+def test_weights_that_lack_a_parameter_are_refused_before_anything_changes() -> None:
+    a, b = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="lack p1 and 0 more"):
+        optimizer(a, b).rewind({"p0": torch.zeros(2)})
+    assert a.tolist() == [1.0, 1.0]
+
+
 def test_a_checkpoint_of_another_model_is_refused() -> None:
     small, large = optimizer(torch.nn.Parameter(torch.ones(2))), optimizer(torch.nn.Parameter(torch.ones(3)))
     with pytest.raises(ValueError, match="another model or another sharding"):

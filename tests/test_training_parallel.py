@@ -9,14 +9,14 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from clawrl.messages import Sample
-from clawrl.methods.binary_rl import BinaryRL
-from clawrl.methods.config import BinaryRLConfig
+from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
+from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
 from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
 from clawrl.training.config import TrainingConfig
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from tests.tiny_model import build_tiny_model
-from tests.training_samples import make_sample
+from tests.training_samples import WORDS, make_sample, noise, taught
 
 torch.set_num_threads(1)
 
@@ -27,6 +27,9 @@ LAYOUTS = {
     "fsdp": (1, 2, False),
 }
 LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+TOP_K = 6
 
 
 def make_trainer(folder: Path, tp_size: int = 1, fsdp_size: int = 1) -> PolicyTrainer:
@@ -48,6 +51,14 @@ def make_trainer(folder: Path, tp_size: int = 1, fsdp_size: int = 1) -> PolicyTr
 
 def batch(i: int) -> list[Sample]:
     return [make_sample(f"{i}{j}", 3 + j, 9 - j, reward=(-1.0) ** j) for j in range(3)]
+
+
+def taught_batch() -> list[Sample]:
+    """Samples with no, one and two hints."""
+    samples = batch(7)
+    return [samples[0]] + [
+        taught(s, 3 * noise(h, h, len(s.response_ids), WORDS), TOP_K) for h, s in enumerate(samples) if h
+    ]
 
 
 def observe(folder: Path, scratch: Path, tp_size: int = 1, fsdp_size: int = 1) -> dict[str, Any]:
@@ -76,6 +87,15 @@ def observe(folder: Path, scratch: Path, tp_size: int = 1, fsdp_size: int = 1) -
                 look(one)
             one.apply()
         seen[name] = dict(full_parameters(one._model))
+
+    seen["start"] = dict(full_parameters(load_model(folder, dtype=torch.float32, tp_size=tp_size, fsdp_size=fsdp_size)))
+    look(trainer)
+    trainer.rewind(seen["start"])
+    seen["rewound"], seen["rewound_step"] = dict(full_parameters(trainer._model)), trainer.step
+    seen["rewound_moments"] = len(trainer.optimizer.state_dict()["adam"]["state"])
+    trainer._method = CombineTopK(CombineTopKConfig(teacher_top_k=TOP_K, w_rl=0.5))
+    seen["taught_metrics"] = dict(trainer.compute(taught_batch()).metrics)
+    seen["taught_gradients"] = full_gradients(trainer)
     return seen
 
 
@@ -162,3 +182,24 @@ def test_ranks_resume_from_their_own_files_bit_by_bit(root: Path, layout: str) -
     for seen in load(root, layout)[0]:
         for name, tensor in seen["straight"].items():
             assert torch.equal(seen["resumed"][name], tensor), name
+
+
+@LAYOUT
+def test_rewinding_brings_every_rank_back_to_whole_weights_bit_by_bit(root: Path, layout: str) -> None:
+    ranks, one = load(root, layout)
+    for seen in [*ranks, one]:
+        # Three batches that taught something and two that did not lie behind it.
+        assert seen["rewound_step"] == 5 and seen["rewound_moments"] == 0
+        for name, tensor in one["start"].items():
+            assert torch.equal(seen["rewound"][name], tensor), name
+
+
+@LAYOUT
+def test_two_ranks_distil_whole_distributions_as_one_does_also_after_a_rewind(root: Path, layout: str) -> None:
+    ranks, one = load(root, layout)
+    assert one["taught_metrics"]["taught"] == 2.0 and one["taught_metrics"]["opd_gap"] > 0.1
+    assert max(gradient.abs().max().item() for gradient in one["taught_gradients"].values()) > 1e-2
+    for seen in ranks:
+        assert seen["taught_metrics"] == pytest.approx(one["taught_metrics"], abs=1e-5)
+        for name, tensor in one["taught_gradients"].items():
+            torch.testing.assert_close(seen["taught_gradients"][name], tensor, rtol=0, atol=1e-5, msg=name)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from clawrl.messages import Sample
 from clawrl.methods.base import LossInputs, LossOutput
-from clawrl.methods.binary_rl import BinaryRL
-from clawrl.methods.config import BinaryRLConfig
+from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
 from clawrl.training.config import TrainingConfig
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer, SkipReason
@@ -104,6 +103,8 @@ def test_metrics_say_what_the_batch_was(folder: Path) -> None:
         "tis_clip_fraction",
         "grad_norm",
         "reward_mean",
+        "rewarded",
+        "taught",
         "advantage_std",
         "train_rollout_logprob_abs_diff",
         "response_length_mean",
@@ -113,6 +114,7 @@ def test_metrics_say_what_the_batch_was(folder: Path) -> None:
     assert metrics["tokens"] == 8 + 15 + 1 + 9
     assert metrics["response_length_mean"] == pytest.approx((8 + 15 + 2 + 5 + 9) / 5)
     assert metrics["reward_mean"] == pytest.approx(0.2)
+    assert (metrics["rewarded"], metrics["taught"], metrics["samples"]) == (5.0, 0.0, 5.0)
     assert metrics["advantage_std"] == pytest.approx(np.std([1, -1, 1, 1, -1]))
     assert metrics["clip_fraction"] == 0.0
     assert metrics["kl"] == 0.0
@@ -289,7 +291,7 @@ def test_a_new_method_brings_its_own_columns_and_state_without_a_change_to_the_t
         def columns(self, sample: Sample) -> Mapping[str, npt.NDArray[np.float32]]:
             return {"target": np.linspace(-3, -4, len(sample.response_ids), dtype=np.float32)}
 
-        def advantages(self, rewards_B: Any, rl_mask_B: Any, state: Mapping[str, float]) -> Any:
+        def advantages(self, rewards_B: Any, rl_mask_B: Any, groups_B: Any, state: Mapping[str, float]) -> Any:
             return np.zeros_like(rewards_B), {"batches": state["batches"] + 1}
 
         def loss(self, inputs: LossInputs) -> LossOutput:

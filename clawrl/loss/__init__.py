@@ -1,21 +1,38 @@
 """Pure tensor functions for policy losses. Imports torch and nothing of ours; inputs are never modified.
 
-Shape letters: ``B`` samples in a micro-batch, ``T`` token columns, ``V`` vocabulary. A ``mask_BT`` is boolean and
-true where a token trains. Log-probabilities and KL are in nats.
+Shape letters: ``B`` samples in a micro-batch, ``T`` token columns, ``V`` vocabulary, ``H`` hints, ``K`` tokens that a
+teacher lists (best first), ``k`` the top-k used, ``S`` ids in a support. A ``mask_BT`` is boolean and true where a
+token trains. Log-probabilities and KL are in nats.
 """
 
 from clawrl.loss.aggregate import sample_mean, token_mean
+from clawrl.loss.difference import DifferenceClip, difference_clip_loss, known_ids
+from clawrl.loss.distill import tail_kl, token_advantage
+from clawrl.loss.distribution import TokenDistribution
+from clawrl.loss.hint_choice import choose_hint, overlap_count, take_hint
 from clawrl.loss.importance import truncated_importance_weight
-from clawrl.loss.kl import k3_kl
-from clawrl.loss.logprobs import predictors, token_logps
+from clawrl.loss.kl import kl_estimate, kl_penalty
+from clawrl.loss.logprobs import predictors
 from clawrl.loss.policy import clipped_policy_loss
+from clawrl.loss.support import build_support, lookup
 
 __all__ = [
+    "DifferenceClip",
+    "TokenDistribution",
+    "build_support",
+    "choose_hint",
     "clipped_policy_loss",
-    "k3_kl",
+    "difference_clip_loss",
+    "kl_estimate",
+    "kl_penalty",
+    "known_ids",
+    "lookup",
+    "overlap_count",
     "predictors",
     "sample_mean",
-    "token_logps",
+    "tail_kl",
+    "take_hint",
+    "token_advantage",
     "token_mean",
     "truncated_importance_weight",
 ]

@@ -11,6 +11,7 @@ shortest prompt in it: column ``t`` of a ``_BT`` array is position ``start + t``
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +20,14 @@ from torch import Tensor
 
 from clawrl.messages import Sample
 
-FloatArray = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A sample with what the method said about it. ``mask`` bool[R]; ``columns`` float32[R, ...]."""
+    """A sample with what the method said about it. ``mask`` bool[R]; each of ``columns`` [R, ...]."""
 
     sample: Sample
     mask: npt.NDArray[np.bool_]
-    columns: Mapping[str, FloatArray]
+    columns: Mapping[str, npt.NDArray[np.generic]]
     advantage: float
 
     @property
@@ -50,6 +49,11 @@ class MicroBatch:
     temperature_B: Tensor
     advantage_B: Tensor
     columns: Mapping[str, Tensor]
+
+    @property
+    def targets_BT(self) -> Tensor:
+        """The tokens of the window, int64."""
+        return self.ids_BL[:, self.start :]
 
 
 def make_micro_batches(rows: Sequence[Row], micro_batch_tokens: int, device: torch.device) -> list[MicroBatch]:
@@ -78,10 +82,13 @@ def _pad(index: tuple[int, ...], rows: Sequence[Row], device: torch.device) -> M
         attention_mask_BL[b, : row.length] = 1
 
     def window(values: Sequence[npt.NDArray[np.generic]]) -> Tensor:
-        padded = np.zeros((len(rows), length - start, *values[0].shape[1:]), dtype=values[0].dtype)
+        # Axes after the tokens may be ragged (one row per hint): padded with zeros, too.
+        inner = np.max([value.shape[1:] for value in values], axis=0).astype(int)
+        padded = np.zeros((len(rows), length - start, *inner), dtype=values[0].dtype)
         for b, value in enumerate(values):
             first = len(samples[b].prompt_ids) - start
-            padded[b, first : first + len(value)] = value
+            where: Any = (b, slice(first, first + len(value)), *map(slice, value.shape[1:]))
+            padded[where] = value
         return torch.from_numpy(padded).to(device)
 
     return MicroBatch(

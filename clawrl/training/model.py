@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]
 
-from clawrl.loss import predictors, token_logps
+from clawrl.loss import TokenDistribution, predictors
 from clawrl.training.batch import MicroBatch
 
 
@@ -86,8 +86,8 @@ def reshard(model: torch.nn.Module) -> None:
             module.reshard()
 
 
-def response_logps(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
-    """``logp_BT`` float32 of the tokens in ``batch``'s window, at each sample's own temperature."""
+def response_distribution(model: torch.nn.Module, batch: MicroBatch) -> TokenDistribution:
+    """What the model expects at each token of ``batch``'s window, at each sample's own temperature."""
     # Only the window's rows of the vocabulary projection are computed: prompts can be long and V is large.
     rows = predictors(batch.start, batch.ids_BL.shape[1], device=batch.ids_BL.device)
     logits_BTV = model(
@@ -97,4 +97,4 @@ def response_logps(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
         use_cache=False,
         logits_to_keep=rows,
     ).logits
-    return token_logps(logits_BTV, batch.ids_BL[:, batch.start :], batch.temperature_B)
+    return TokenDistribution(logits_BTV, batch.temperature_B)

@@ -10,14 +10,14 @@ Order: per micro-batch ``collect()`` after ``backward()``; then ``grad_norm()`` 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 _ShardKey = tuple[DeviceMesh, tuple[int, ...]] | None
 
@@ -125,6 +125,20 @@ class MasterAdamW:
         # The learning rate and its like come from today's configuration, not from the checkpoint.
         for group, values in zip(self._adam.param_groups, settings, strict=True):
             group.update(values)
+        self._write_back()
+        self.zero_grad()
+
+    def rewind(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over whole ``weights``, one per parameter by name, and forget all moments."""
+        if missing := sorted(self._parameters.keys() - weights.keys()):
+            raise ValueError(f"the weights to go back to lack {missing[0]} and {len(missing) - 1} more")
+        for name, parameter in self._parameters.items():
+            whole = weights[name].to(parameter.device)
+            if isinstance(parameter, DTensor):
+                # Every rank has read the same file: each cuts out its own shard.
+                whole = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+            self.masters[name].copy_(_local(whole))
+        self._adam.state.clear()
         self._write_back()
         self.zero_grad()
 

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from clawrl.loss import token_mean
+from clawrl.loss import TokenDistribution, token_mean
 from clawrl.messages import Sample
 from clawrl.methods.base import LossInputs, Method, MethodState
 from clawrl.training.batch import MicroBatch, Row, make_micro_batches
 from clawrl.training.config import TrainingConfig
-from clawrl.training.model import reshard, response_logps
+from clawrl.training.model import reshard, response_distribution
 from clawrl.training.optimizer import MasterAdamW
 
 
@@ -59,10 +59,18 @@ class StepResult:
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Before:
+    """What one micro-batch's loss knows of the policy before the first update."""
+
+    logp_BT: Tensor
+    frozen: Mapping[str, Tensor]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Pending:
     batches: list[MicroBatch]
-    old_logps: list[Tensor | None]
+    before: list[_Before | None]
     ref_logps: list[Tensor | None]
     tokens: int
     samples: int
@@ -109,8 +117,8 @@ class PolicyTrainer:
         batches = make_micro_batches(rows, self._config.micro_batch_tokens, self._device)
         pending = _Pending(
             batches=batches,
-            old_logps=self._frozen_logps(self._model, batches, wanted=self._config.updates_per_batch > 1),
-            ref_logps=self._frozen_logps(self._reference, batches, wanted=self._method.needs_reference),
+            before=self._before_updates(batches),
+            ref_logps=self._reference_logps(batches),
             tokens=sum(int(row.mask.sum()) for row in rows),
             samples=sum(len(batch.index) for batch in batches),
             method_state=method_state,
@@ -151,6 +159,16 @@ class PolicyTrainer:
         self._take_pending()
         self.optimizer.zero_grad()
 
+    def rewind(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on from these whole weights with a fresh optimizer and method state. ``step`` stays: numbers never repeat.
+
+        A collective: all ranks call it with equal weights.
+        """
+        reshard(self._model)
+        self.optimizer.rewind(weights)
+        self.method_state = self._method.initial_state()
+        self._pending = None
+
     def state_dict(self) -> dict[str, Any]:
         """This rank's share of everything that training changes; weights are inside the optimizer's masters.
 
@@ -177,7 +195,8 @@ class PolicyTrainer:
     def _rows(self, samples: Sequence[Sample]) -> tuple[list[Row], Any, MethodState]:
         rewards_B = np.array([sample.reward for sample in samples], dtype=np.float64)
         rl_mask_B = np.array([sample.rl_mask for sample in samples], dtype=np.bool_)
-        advantages_B, method_state = self._method.advantages(rewards_B, rl_mask_B, self.method_state)
+        groups_B = [sample.group for sample in samples]
+        advantages_B, method_state = self._method.advantages(rewards_B, rl_mask_B, groups_B, self.method_state)
         rows = [
             Row(
                 sample=sample,
@@ -189,29 +208,41 @@ class PolicyTrainer:
         ]
         return rows, advantages_B, method_state
 
-    def _frozen_logps(
-        self, model: PreTrainedModel | None, batches: Sequence[MicroBatch], *, wanted: bool
-    ) -> list[Tensor | None]:
-        if model is None or not wanted:
+    @torch.no_grad()
+    def _before_updates(self, batches: Sequence[MicroBatch]) -> list[_Before | None]:
+        """Only where there is more than one update: before the first, the policy is what its own pass reads."""
+        if self._config.updates_per_batch == 1:
             return [None] * len(batches)
-        with torch.no_grad():
-            return [response_logps(model, batch) for batch in batches]
+        return [self._look(response_distribution(self._model, batch), batch) for batch in batches]
+
+    @torch.no_grad()
+    def _look(self, policy: TokenDistribution, batch: MicroBatch) -> _Before:
+        return _Before(logp_BT=policy.logp(batch.targets_BT), frozen=self._method.frozen(policy, batch.columns))
+
+    @torch.no_grad()
+    def _reference_logps(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        if self._reference is None or not self._method.needs_reference:
+            return [None] * len(batches)
+        return [response_distribution(self._reference, batch).logp(batch.targets_BT) for batch in batches]
 
     def _forward_backward(self, pending: _Pending) -> dict[str, float]:
         """One pass: gradients end up in the optimizer, their norm in ``pending``; returns the pass's metrics."""
         totals: dict[str, Tensor] = {}
-        for batch, old_BT, ref_BT in zip(pending.batches, pending.old_logps, pending.ref_logps, strict=True):
-            logp_BT = response_logps(self._model, batch)
+        for batch, known, ref_BT in zip(pending.batches, pending.before, pending.ref_logps, strict=True):
+            policy = response_distribution(self._model, batch)
+            before = known or self._look(policy, batch)
             inputs = LossInputs(
-                logp_BT=logp_BT,
-                old_logp_BT=logp_BT.detach() if old_BT is None else old_BT,
+                logp_BT=policy.logp(batch.targets_BT),
+                old_logp_BT=before.logp_BT,
                 behaviour_logp_BT=batch.behaviour_logp_BT,
                 ref_logp_BT=ref_BT,
                 mask_BT=batch.mask_BT,
                 advantage_B=batch.advantage_B,
                 batch_tokens=pending.tokens,
                 batch_samples=pending.samples,
+                policy=policy,
                 columns=batch.columns,
+                frozen=before.frozen,
             )
             output = self._method.loss(inputs)
             output.loss.backward()  # type: ignore[no-untyped-call]
@@ -244,8 +275,11 @@ def _skip_reason(norm: float, *, learns: bool) -> SkipReason | None:
 
 def _batch_metrics(samples: Sequence[Sample], advantages_B: Any, tokens: int) -> dict[str, float]:
     counted = max(len(samples), 1)
+    rewarded = [sample.reward for sample in samples if sample.rl_mask]
     return {
-        "reward_mean": sum(sample.reward for sample in samples) / counted,
+        "reward_mean": sum(rewarded) / max(len(rewarded), 1),
+        "rewarded": float(len(rewarded)),
+        "taught": float(sum(sample.opd_mask for sample in samples)),
         "advantage_std": float(np.std(advantages_B)) if len(samples) else 0.0,
         "response_length_mean": sum(len(sample.response_ids) for sample in samples) / counted,
         "samples": float(len(samples)),

@@ -1,0 +1,67 @@
+"""Reward on the sampled tokens, distillation on the teacher's distributions: ``w_rl L_RL + w_opd L_OPD`` per token.
+
+By default the teacher's term is the overlap-guided one: the hint whose teacher overlaps the student most, differences
+clipped (`clawrl.methods.topk`). This is the main method of the paper on learning from next-state signals
+(arXiv 2603.10165, second version).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from clawrl.messages import DropReason, Judgement, Sample, TeacherTargets, Turn
+from clawrl.methods.base import Column, JudgementNeed, LossInputs, LossOutput
+from clawrl.methods.plain import PlainMethod, RewardConfig
+from clawrl.methods.policy_loss import finish, policy_gradient
+from clawrl.methods.samples import make_sample
+from clawrl.methods.topk import TopKConfig, fitting, refuse_unread, topk_columns, topk_frozen, topk_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clawrl.loss import TokenDistribution
+
+
+class CombineTopKConfig(RewardConfig, TopKConfig):
+    name: Literal["combine_topk"] = "combine_topk"
+    w_rl: float = Field(1.0, ge=0.0)
+    w_opd: float = Field(1.0, ge=0.0)
+    objective: Literal["tail_kl", "difference_clip"] = "difference_clip"
+
+    @model_validator(mode="after")
+    def _all_settings_count(self) -> CombineTopKConfig:
+        refuse_unread(self, self.objective, ("difference_clip",))
+        return self
+
+
+class CombineTopK(PlainMethod):
+    Config = CombineTopKConfig
+    name = "combine_topk"
+    needs = frozenset({JudgementNeed.VERDICT, JudgementNeed.HINTS, JudgementNeed.TEACHER})
+
+    def __init__(self, config: CombineTopKConfig) -> None:
+        super().__init__(config, config)
+        self._config = config
+        self.teacher_top_k = config.teacher_top_k
+        self.teacher_hints = 1 if config.hint_selection == "shortest" else None
+
+    def sample(self, turn: Turn, judgement: Judgement, teacher: TeacherTargets | None) -> Sample | DropReason:
+        return make_sample(turn, judgement, fitting(teacher, self._config), rewarded=True, taught=True)
+
+    def columns(self, sample: Sample) -> Mapping[str, Column]:
+        return topk_columns(sample, self._config)
+
+    def frozen(self, policy: TokenDistribution, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return topk_frozen(policy, columns, self._config)
+
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        config = self._config
+        reward_BT, rl_shares = policy_gradient(inputs, inputs.advantage_B[:, None], config)
+        taught_BT, opd_shares = topk_loss(inputs, config.objective, config, config)
+        return finish(inputs, config.w_rl * reward_BT + config.w_opd * taught_BT, rl_shares | opd_shares, config)
+
+
+METHOD = CombineTopK
