@@ -21,10 +21,10 @@ import pytest
 import clawrl
 
 ROOT = Path(__file__).resolve().parent.parent
-EDGES = {"cli", "check", "client", "status_view"}
+EDGES = {"cli", "check", "calibrate", "client", "status_view"}
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
-    "console",
+    "console", "guards", "contracts",
 }  # fmt: skip
 MAY_IMPORT_RAY = re.compile(r"actors/.*|graph\.py|weights/object_store\.py")
 RAY_SCHEMA_ONLY = {"check.py": {"ray.serve.schema"}}
@@ -101,6 +101,7 @@ def imports_point_downwards(modules: list[Module]) -> list[str]:
         "actors": {"graph", *EDGES},
         "messages": {"*"},
         "strict": {"*"},
+        "plugins": {"*"},
         **{room: {"actors", "graph", "cli"} for room in ROOMS},
         # The demo is a client of a running server; no other room knows that there are clients.
         **{room: {"actors", "graph", *EDGES, "evaluation"} for room in ROOMS - {"evaluation", "console"}},
@@ -111,6 +112,11 @@ def imports_point_downwards(modules: list[Module]) -> list[str]:
         found = ours(module) if "*" in rule else ours(module) & rule
         wrong += [f"{module.path} imports clawrl.{name}" for name in sorted(found)]
     return wrong
+
+
+def only_the_command_line_checks_contracts(modules: list[Module]) -> list[str]:
+    """Examples and checks are for people; nothing that serves or trains may lean on them."""
+    return [f"{m.path} imports clawrl.contracts" for m in modules if m.top != "cli" and "contracts" in ours(m)]
 
 
 def rooms_do_not_import_in_circles(modules: list[Module]) -> list[str]:
@@ -163,6 +169,7 @@ RULES: dict[Callable[[list[Module]], list[str]], Module] = {
     loss_imports_torch_and_nothing_of_ours: Module("loss/x.py", "from clawrl.messages import Turn\n"),
     only_actors_and_named_edges_import_ray: Module("training/x.py", "def f() -> None:\n    import ray.train\n"),
     imports_point_downwards: Module("ledger/x.py", "from clawrl.actors.coordinator import Coordinator\n"),
+    only_the_command_line_checks_contracts: Module("graph.py", "from clawrl.contracts import run_contract\n"),
     rooms_do_not_import_in_circles: Module("messages.py", "from clawrl.ledger.store import Ledger\n"),
     files_are_short: Module("actors/x.py", "x = 1\n" * 301),
     nothing_prints: Module("ledger/x.py", "def f() -> None:\n    print('here')\n"),
@@ -263,4 +270,4 @@ def test_everything_that_clawrl_imports_is_required(modules: list[Module]) -> No
 def test_the_rooms_of_exact_nouns_are_type_checked_strictly() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     strict = next(entry for entry in config["tool"]["mypy"]["overrides"] if entry.get("disallow_untyped_defs"))
-    assert set(strict["module"]) == {"clawrl.messages", "clawrl.loss.*", "clawrl.methods.*", "clawrl.ledger.*"}
+    assert set(strict["module"]) == {"clawrl.messages.*", "clawrl.loss.*", "clawrl.methods.*", "clawrl.ledger.*"}
