@@ -1,9 +1,10 @@
-"""The `clawrl` command: talk to a server, look at it, pause it, check a deployment file, run the demo.
+"""The `clawrl` command: talk to a server, look at it, pause it; check a file, a judge or a plug-in; run the demo.
 
 A thin edge: every command calls one thing and turns its failure into one line and exit code 1. Heavy
 imports (Ray for `check`, matplotlib for `demo`) happen inside the command that needs them.
 """
 
+import enum
 import json
 import time
 import uuid
@@ -129,6 +130,79 @@ def check(file: Annotated[Path, typer.Argument(help="A deployment file, such as 
 
 
 @app.command()
+def calibrate(
+    cases: Annotated[Path, typer.Argument(help="One JSON object a line: request, response, evidence, label.")],
+    deployment: Annotated[Path, typer.Option(help="Whose judge.")] = Path("deployments/laptop.yaml"),
+    as_json: Annotated[bool, typer.Option("--json", help="The figures, for programs.")] = False,
+) -> None:
+    """How far a deployment's judge can be trusted, on cases whose answer is known. Starts no server."""
+    from clawrl.calibrate import calibrate_deployment
+    from clawrl.judging.calibration import CalibrationError, tables
+    from clawrl.judging.errors import JudgeError
+
+    try:
+        report = calibrate_deployment(deployment, cases)
+    except (CalibrationError, JudgeError) as error:
+        fail(str(error))
+    if as_json:
+        console.print_json(json.dumps(report.as_dict()))
+        return
+    for table in tables(report):
+        console.print(table)
+
+
+class Kind(enum.StrEnum):
+    METHOD = "method"
+    REWARD = "reward"
+    HINTS = "hints"
+    FILTER = "filter"
+    LOSS = "loss"
+
+
+@app.command()
+def contract(
+    kind: Annotated[Kind, typer.Argument(help="What it is to be.")],
+    path: Annotated[str, typer.Argument(help="Your code, as package.module:name.")],
+) -> None:
+    """Does your own method, reward, hint source, filter or loss keep its contract?"""
+    from clawrl.contracts.run import run_contract
+
+    try:
+        report = run_contract(kind, path)
+    except ValueError as error:
+        fail(str(error))
+    for row in report.rows:
+        mark = "[green]kept[/]  " if row.passed else "[bold red]BROKEN[/]"
+        console.print(f"{mark} {row.check}", highlight=False)
+        if row.detail:
+            console.print(f"       {row.detail}", markup=False, highlight=False, soft_wrap=True)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def feedback(
+    score: Annotated[float, typer.Argument(min=-1.0, max=1.0, help="-1 bad to 1 good.")],
+    turn: Annotated[str | None, typer.Option(help="The turn, by the X-Clawrl-Turn-Id of its answer.")] = None,
+    session: Annotated[str | None, typer.Option(help="Or the newest turn of this session.")] = None,
+    comment: Annotated[str, typer.Option(help="What would have been better.")] = "",
+    url: Url = DEFAULT_URL,
+    api_key: Key = None,
+) -> None:
+    """Say what an answer was worth; it outranks the judge. A negative score comes after `--`."""
+    named = {"turn_id": turn} if turn else {"session_id": session}
+    if bool(turn) == bool(session):
+        fail("name the answer: either --turn or --session")
+    with ApiClient(url, api_key) as client:
+        try:
+            taken = client.feedback({**named, "score": score, "comment": comment})
+        except ApiProblem as problem:
+            fail(str(problem))
+    said = "it will be learned from" if taken["outcome"] == "taken" else "too late to learn from it"
+    console.print(f"turn {taken['turn_id']} ({taken['state']}): {said}", highlight=False)
+
+
+@app.command()
 def chat(
     url: Url = DEFAULT_URL,
     api_key: Key = None,
@@ -204,18 +278,20 @@ def demo(
     deployment: Annotated[Path, typer.Option(help="The graph to start.")] = Path("deployments/laptop.yaml"),
     output: Annotated[Path, typer.Option(help="Where results go.")] = Path("demo-output"),
     users: Annotated[int, typer.Option(min=1, help="Simulated users who talk at once.")] = 8,
-    target_version: Annotated[int, typer.Option(min=1, help="Stop when the policy is this new.")] = 12,
-    time_limit: Annotated[float, typer.Option(min=1.0, help="Seconds of talking at most.")] = 1800.0,
-    questions: Annotated[int, typer.Option(min=1, help="Questions in one session.")] = 2,
+    sessions: Annotated[int, typer.Option(min=1, help="Conversations in all.")] = 160,
+    target_version: Annotated[int | None, typer.Option(min=1, help="Stop early when the policy is this new.")] = None,
+    time_limit: Annotated[float, typer.Option(min=1.0, help="Seconds of talking at most.")] = 480.0,
+    questions: Annotated[int, typer.Option(min=1, help="Questions in one session.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the users' words.")] = 0,
 ) -> None:
-    """Start the graph, let simulated users talk to it, and show how its answers changed."""
+    """Start the graph, let simulated users talk to it, and say whether it learned what they want."""
     from clawrl.evaluation.demo import DemoOptions, run_demo
 
     options = DemoOptions(
         deployment=deployment,
         output=output,
         users=users,
+        sessions=sessions,
         target_version=target_version,
         time_limit_s=time_limit,
         questions_per_session=questions,

@@ -4,7 +4,7 @@ Every failure is an `ApiProblem` whose text is one line that says what to do; no
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -84,6 +84,9 @@ class ApiClient:
     def resume(self) -> dict[str, Any]:
         return self._object("POST", "/clawrl/resume", json={})
 
+    def feedback(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._object("POST", "/v1/feedback", json=dict(body))
+
     def model_name(self) -> str:
         models = self._object("GET", "/v1/models").get("data") or []
         if not models:
@@ -122,10 +125,10 @@ def is_local(url: str) -> bool:
 def _refusal(where: str, response: httpx.Response) -> str:
     if response.status_code == 401:
         return f"{where} wants a valid key; pass --api-key or set CLAWRL_API_KEY"
-    if response.status_code == 404:
-        return f"{where} does not exist there; is this a clawrl server?"
     body = _json_object(response) or {}
     detail = body.get("error", body)
+    if response.status_code == 404 and not (isinstance(detail, dict) and detail.get("code") == "turn_not_found"):
+        return f"{where} does not exist there; is this a clawrl server?"
     message = detail.get("message") if isinstance(detail, dict) else detail
     return f"{where} answered {response.status_code}: {message or response.text[:200] or 'no reason given'}"
 

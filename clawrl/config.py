@@ -14,14 +14,20 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from clawrl.engine.config import EngineConfig
-from clawrl.judging.config import JudgingConfig
+from clawrl.guards.config import GuardsConfig
+from clawrl.judging.config import HintsConfig, JudgingConfig, TeacherConfig
 from clawrl.ledger.config import LedgerConfig
-from clawrl.methods.config import MethodConfig
+from clawrl.methods.base import JudgementNeed
+from clawrl.methods.registry import DEFAULT, MethodConfig, build_method, method_class
 from clawrl.models import ModelConfig
+from clawrl.plugins import is_dotted, load
 from clawrl.serving.config import ServingConfig
 from clawrl.strict import StrictConfig
 from clawrl.training.config import TrainingConfig
 from clawrl.weights.config import PublishConfig
+
+_QUESTION_TOKENS = 256
+"""The least that a judge's question takes by itself; how much it is for a tokenizer is known when the judge starts."""
 
 
 class Resources(StrictConfig):
@@ -43,11 +49,16 @@ class JudgeArgs(StrictConfig):
     model: ModelConfig | None = None
     engine: EngineConfig = EngineConfig()
     verdict: JudgingConfig = JudgingConfig()
+    hints: HintsConfig = HintsConfig()
+    teacher: TeacherConfig = TeacherConfig()
     resources: Resources = Resources(num_cpus=0.2)
 
 
 class TrainerArgs(StrictConfig):
-    method: MethodConfig = MethodConfig()
+    """``loss`` replaces the method's own by a function ``(LossInputs) -> LossOutput``."""
+
+    method: MethodConfig = Field(default_factory=lambda: method_class(DEFAULT).Config())
+    loss: str | None = Field(None, description="package.module:function")
     training: TrainingConfig = TrainingConfig()
     resources: Resources = Resources(num_cpus=0.4)
 
@@ -72,6 +83,7 @@ class Deployment(StrictConfig):
     trainer: TrainerArgs = TrainerArgs()
     publish: PublishConfig = PublishConfig()
     ledger: LedgerConfig = LedgerConfig()
+    guards: GuardsConfig = GuardsConfig()
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Deployment":
@@ -85,6 +97,32 @@ class Deployment(StrictConfig):
             raise ValueError(
                 "trainer.training.micro_batch_tokens must be at least max_sample_tokens, or a long turn fits no pass"
             )
+        method = build_method(self.trainer.method)
+        if JudgementNeed.HINTS in method.needs and self.judge.hints.source == "none":
+            raise ValueError(
+                f"trainer.method {method.name} learns from hints, but judge.hints.source is none; "
+                "set it to quoting (small judges) or written"
+            )
+        group_size = getattr(self.trainer.method, "group_size", 1)
+        if group_size > self.trainer.training.batch_size:
+            raise ValueError(
+                f"trainer.method.group_size {group_size} does not fit trainer.training.batch_size "
+                f"{self.trainer.training.batch_size}; raise batch_size"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_judge_has_room_for_words(self) -> "Deployment":
+        verdict, hints, context = self.judge.verdict, self.judge.hints, self.judge.engine.context_length
+        for field, writes, tokens in (
+            ("verdict", verdict.kind == "written", verdict.max_tokens),
+            ("hints", hints.source == "written", hints.max_tokens),
+        ):
+            if writes and tokens + _QUESTION_TOKENS > context:
+                raise ValueError(
+                    f"judge.{field}.max_tokens {tokens} and the question of {_QUESTION_TOKENS} tokens or more do not "
+                    f"fit judge.engine.context_length {context}; lower the one or raise the other"
+                )
         return self
 
     @property
@@ -128,7 +166,26 @@ class Deployment(StrictConfig):
         key = self.serving.api_key
         if key and key.startswith("env:") and not os.environ.get(key.removeprefix("env:")):
             found.append(f"serving.api_key: the environment variable {key.removeprefix('env:')} is not set")
+        found += self._plugin_problems()
         found += self._model_problems()
+        return found
+
+    def _plugin_problems(self) -> list[str]:
+        """Code of the user's that is named by a dotted path and cannot be had."""
+        # The first two also have names of their own; the others are paths or nothing.
+        named = {
+            "judge.verdict.kind": self.judge.verdict.kind if is_dotted(self.judge.verdict.kind) else None,
+            "judge.hints.source": self.judge.hints.source if is_dotted(self.judge.hints.source) else None,
+            "trainer.loss": self.trainer.loss,
+            **{f"guards.filters.extra[{i}]": path for i, path in enumerate(self.guards.filters.extra)},
+        }
+        found = []
+        for field, path in named.items():
+            try:
+                if path is not None:
+                    load(path)
+            except ValueError as error:
+                found.append(f"{field}: {error}")
         return found
 
     def _model_problems(self) -> list[str]:

@@ -19,6 +19,8 @@ def render_status(status: Mapping[str, Any]) -> RenderableType:
         parts.append(_versions(status["versions"]))
     if status.get("replicas"):
         parts.append(_replicas(status["replicas"]))
+    if (status.get("guards") or {}).get("figures"):
+        parts.append(_guards(status["guards"]))
     parts.append(_workers(status))
     return Panel(Group(*parts), title=f"clawrl · {status.get('name', '?')}", expand=False)
 
@@ -71,6 +73,23 @@ def _versions(versions: Sequence[Mapping[str, Any]]) -> Table:
         figures = [number(stats.get(name), digits) for name, digits in names]
         table.add_row(str(row.get("version")), str(row.get("step")), clock, *figures)
     return table
+
+
+def _guards(guards: Mapping[str, Any]) -> Group:
+    """Recent figures beside those of the first turns, and the alarm if there is one."""
+    table = Table(title="health of recent answers", title_justify="left", box=None, pad_edge=False)
+    figures: Mapping[str, Any] = guards["figures"]
+    names = [name for name in figures if not name.startswith("baseline_")]
+    for name in ("", *(name.replace("_", " ") for name in names)):
+        table.add_column(name, justify="right")
+    table.add_row("now", *(number(figures[name]) for name in names))
+    table.add_row("at the start", *(number(figures.get(f"baseline_{name}")) for name in names))
+    alarm = guards.get("alarm")
+    good = guards.get("good_version")
+    notes = [Text(f"last good version: {'-' if good is None else good}", style="dim")]
+    if alarm:
+        notes.append(Text(f"ALARM {alarm['name']}: {alarm['reason']}", style="bold red"))
+    return Group(table, *notes)
 
 
 def _replicas(replicas: Sequence[Mapping[str, Any]]) -> Table:

@@ -35,5 +35,25 @@ def build_model(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def live(tiny_folder: Path) -> Iterator[Live]:
     """One running deployment with two policy replicas, shared by every live test; starting one takes a while."""
-    with Live(tiny_deployment(tiny_folder, free_port(), replicas=2)) as deployment:
+    file = tiny_deployment(
+        tiny_folder,
+        free_port(),
+        replicas=2,
+        trainer__method={"name": "combine", "baseline": "none"},
+        judge__hints={"source": "quoting", "reuse": "session"},
+        # Random weights say anything: only answers of one token are to set the alarm off.
+        guards__alarms={
+            "window": 24,
+            "min_turns": 12,
+            "short_tokens": 1,
+            "max_share_short": 0.9,
+            "min_mean_tokens": 0,
+            "max_repetitive_share": 1.0,
+            "max_kl": 1e6,
+            "max_fluency_drop": 1e6,
+            "min_lift_share": 0.0,
+        },
+        guards__filters={"duplicates": "keep", "min_zlib_ratio": 0.0},
+    )
+    with Live(file) as deployment:
         yield deployment

@@ -26,7 +26,10 @@ LONG = "Rain is many things to many people, and " * 12
 
 @dataclass
 class FakeState:
-    """What a test may set before, and look at after. The policy learns by one version per ``turns_per_version``."""
+    """What a test may set before, and look at after. The policy gets one version older per ``turns_per_version``.
+
+    Every third answer is long; with ``learns_after`` the answers to so many turns are, and all later ones are short.
+    """
 
     api_key: str | None = None
     ready_after: int = 0
@@ -34,6 +37,7 @@ class FakeState:
     chat_status: int = 200
     break_stream: bool = False
     lose_turns: int = 0
+    learns_after: int | None = None
     paused: str | None = None
     requests: list[tuple[str, str, dict[str, str], Any]] = field(default_factory=list)
     turns: list[dict[str, Any]] = field(default_factory=list)
@@ -97,6 +101,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/clawrl/resume":
             self.state.paused = None
             self._json(200, {"paused": False})
+        elif self.path == "/v1/feedback":
+            self._json(200, {"turn_id": "t", "outcome": "taken", "state": "judging"})
         elif self.path == "/v1/chat/completions":
             self._chat(body)
         else:
@@ -108,7 +114,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         with self.state.lock:
             number, version = len(self.state.turns), self.state.version
-            text = SHORT if number % 3 else LONG
+            after = self.state.learns_after
+            text = SHORT if (number % 3 if after is None else number >= after) else LONG
             verdict = None if self.headers.get("X-Turn-Type") == "side" else (1 if text == SHORT else -1)
             state = "trained" if verdict else "dropped"
             self.state.turns.append({"turn_id": f"t{number}", "state": state, "verdict": verdict, "score": 0.5})

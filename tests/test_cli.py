@@ -52,6 +52,20 @@ def test_status_says_when_counts_do_not_add_up_and_when_learning_is_paused(monke
     assert "do not add up" in output and "maintenance" in output and "3 answers could not be recorded" in output
 
 
+def test_status_shows_how_healthy_recent_answers_are_and_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = FakeState().status()
+    watched["guards"] = {
+        "figures": {"mean_tokens": 3.5, "baseline_mean_tokens": 51.25},
+        "good_version": 7,
+        "alarm": {"name": "mean_tokens", "reason": "too short; `clawrl resume` goes on", "version": 9},
+    }
+    monkeypatch.setattr(FakeState, "status", lambda self: watched)
+    with fake_server(FakeState()) as url:
+        output = run("status", "--url", url).output
+    for piece in ("mean tokens", "3.50", "51.25", "last good version: 7", "ALARM mean_tokens", "clawrl resume"):
+        assert piece in output
+
+
 @pytest.mark.parametrize("command", [["status"], ["pause"], ["resume"], ["chat"]])
 def test_an_unreachable_server_is_one_clear_line_and_exit_code_1(command: list[str]) -> None:
     result = run(*command, "--url", "http://127.0.0.1:9")

@@ -55,7 +55,22 @@ def test_what_cannot_run_is_refused_when_the_graph_is_built(tmp_path: Path) -> N
     [
         ({"serving__sampling__temprature": 1.0}, "serving.sampling.temprature"),
         ({"trainer__training__batch_size": 0}, "trainer.training.batch_size"),
-        ({"trainer__method__name": "magic"}, "trainer.method.name"),
+        ({"trainer__method__name": "magic"}, "trainer.method there is no such method; set name to one of binary_rl"),
+        ({"trainer__method__kl_coeff": 1.0}, "trainer.method.binary_rl.kl_coeff"),
+        ({"trainer__loss": 3}, "trainer.loss"),
+        ({"judge__hints": {"source": "guessing"}}, "judge.hints.source Value error, source 'guessing' is unknown"),
+        ({"judge__hints": {"max_hints": 0}}, "judge.hints.max_hints"),
+        (
+            {"judge__hints": {"source": "written", "temperature": 0.001}},
+            "judge.hints.temperature Value error, temperat",
+        ),
+        ({"judge__verdict__temperature": 0.001}, "judge.verdict.temperature Value error, temperature 0.001 is too low"),
+        ({"judge__hints": {"reuse": "owner"}}, "judge.hints Value error, reuse: owner has no hints to reuse"),
+        ({"trainer__method__group_size": 4}, "trainer.method.binary_rl Value error, group_size 4 belongs to baseline"),
+        ({"judge__teacher": {"version": 3}}, "version 3 needs model: policy"),
+        ({"judge__teacher": {"model": "policy", "version": -1}}, "version -1 does not exist; use 0"),
+        ({"guards": {"filters": {"min_zlib_ratio": 1.0}}}, "guards.filters.min_zlib_ratio"),
+        ({"guards": {"alarms": {"min_turns": 49}}}, "window 48 cannot hold min_turns 49; raise window"),
         ({"policy__engine__kv_blocks": 1}, "kv_blocks"),
         ({"policy__engine__dtype": "bfloat16"}, "trainer.training.dtype"),
         ({"trainer__training__micro_batch_tokens": 10}, "micro_batch_tokens"),
@@ -89,3 +104,52 @@ def test_state_lies_below_the_home_that_the_environment_names(tmp_path: Path, mo
     monkeypatch.setenv("CLAWRL_HOME", str(tmp_path))
     assert Deployment.model_validate(_args(tmp_path)).state_path == tmp_path / "tiny"
     assert Deployment.model_validate(_args(tmp_path, state_dir="/elsewhere")).state_path == Path("/elsewhere")
+
+
+@pytest.mark.parametrize("name", ["opd", "combine", "opd_topk", "combine_topk"])
+def test_a_method_that_learns_from_hints_needs_a_source_of_hints(tmp_path: Path, name: str) -> None:
+    wanted = {"trainer__method": {"name": name}}
+    with pytest.raises(ValidationError, match=rf"trainer\.method {name} .*judge\.hints\.source is none; set it to"):
+        Deployment.model_validate(_args(tmp_path, **wanted))
+    Deployment.model_validate(_args(tmp_path, **wanted, judge__hints={"source": "quoting"}))
+    Deployment.model_validate(_args(tmp_path, trainer__method={"name": "binary_rl"}))
+
+
+def test_a_group_that_never_fits_into_a_batch_is_refused(tmp_path: Path) -> None:
+    def args(group_size: int) -> dict[str, Any]:
+        return _args(tmp_path, trainer__method={"baseline": "group", "group_size": group_size})
+
+    with pytest.raises(ValidationError, match=r"group_size 5 does not fit trainer\.training\.batch_size 4; raise"):
+        Deployment.model_validate(args(5))
+    Deployment.model_validate(args(4))
+
+
+@pytest.mark.parametrize(("field", "switch"), [("verdict", "kind"), ("hints", "source")])
+def test_a_judge_that_has_no_room_for_its_words_is_refused(tmp_path: Path, field: str, switch: str) -> None:
+    def load(value: str, max_tokens: int) -> Deployment:
+        return Deployment.model_validate(
+            _args(tmp_path, **{f"judge__{field}": {switch: value, "max_tokens": max_tokens}})
+        )
+
+    wrong = rf"judge\.{field}\.max_tokens 769 and the question .* judge\.engine\.context_length 1024; lower the one"
+    with pytest.raises(ValidationError, match=wrong):
+        load("written", 769)
+    load("written", 768)
+    load({"kind": "probability", "source": "quoting"}[switch], 5000)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field"),
+    [
+        ({"trainer__loss": "no_such_module:loss"}, "trainer.loss"),
+        ({"judge__hints": {"source": "no_such_module:hint"}}, "judge.hints.source"),
+        ({"judge__verdict__kind": "no_such_module:reward"}, "judge.verdict.kind"),
+        ({"guards": {"filters": {"extra": ["pathlib:Path", "no_such_module:filter"]}}}, "guards.filters.extra[1]"),
+    ],
+)
+def test_code_of_ones_own_that_cannot_be_had_is_named_with_its_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], field: str
+) -> None:
+    monkeypatch.setenv("CLAWRL_TEST_KEY", "k")
+    (problem,) = Deployment.model_validate(_args(tmp_path, **overrides)).problems()
+    assert problem.startswith(f"{field}: 'no_such_module:") and "PYTHONPATH" in problem

@@ -14,61 +14,57 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from clawrl.actors.judging_desk import AskJudge, JudgingDesk
-from clawrl.actors.status import status_document
+from clawrl.actors import rollback
+from clawrl.actors.admission import Admission
+from clawrl.actors.health_watch import HealthWatch
+from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
+from clawrl.actors.lease_desk import LeaseDesk, Order
+from clawrl.actors.status import status_document, turn_document
 from clawrl.config import Deployment
+from clawrl.guards.alarms import Alarm
 from clawrl.ledger.store import Ledger
-from clawrl.ledger.views import LeasedTurns, Restored
+from clawrl.ledger.views import Restored
 from clawrl.ledger.writer import LedgerThread
-from clawrl.messages import (
-    Arrival,
-    DropReason,
-    Lease,
-    PolicyVersion,
-    Sample,
-    Turn,
-    WeightManifest,
-)
+from clawrl.messages import Arrival, Feedback, PolicyVersion, Turn, TurnId, WeightManifest
 from clawrl.methods.base import Method
-from clawrl.serving.trainability import drop_reason
-from clawrl.weights.members import Members, Order, Outcome
+from clawrl.serving.feedback import FeedbackRequest
+from clawrl.weights import members as weights
 from clawrl.weights.rendezvous import Rendezvous
 from clawrl.weights.transaction import PublishFailed, Publishing
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfTraining:
-    """Given to a trainer instead of a lease when the deployment is being stopped."""
-
-
 class Coordinator:
-    """``ask_judge`` reaches the Judge deployment; ``method`` turns judged turns into samples."""
+    """``calls`` reach the Judge deployment; ``method`` turns judged turns into samples."""
 
-    def __init__(self, deployment: Deployment, method: Method, ask_judge: AskJudge) -> None:
+    def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls) -> None:
         self._deployment = deployment
-        self._training = deployment.trainer.training
         state = deployment.state_path
         state.mkdir(parents=True, exist_ok=True)
         self._db = LedgerThread(lambda: Ledger(state / "ledger.sqlite", deployment.ledger))
-        self._members = Members()
+        self._members = weights.Members()
         self._publishing = Publishing(self._members, deployment.publish, self._decide)
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue_grew = asyncio.Event()
-        self._desk = JudgingDesk(self._db, method, ask_judge, deployment.judge.verdict, self._queue_grew.set)
+        self._admission = Admission(deployment)
+        self._desk = JudgingDesk(self._db, method, calls, deployment.judge, self._queue_grew.set)
+        self._leases = LeaseDesk(self._db, self._desk, deployment.trainer.training, self._queue_grew)
+        self._health = HealthWatch(
+            self._db, calls.vitals, deployment.guards.alarms, state / "guards.json", self._freeze
+        )
         self._trainer: dict[str, Any] = {"state": "starting"}
-        self._training_ends = False
         self._unrecorded: dict[str, int] = {}
         self._began_at = time.time()
         self._spawn(self._desk.take_what_is_owed())
         self._spawn(self._every(5.0, self._desk.take_what_is_owed))
         self._spawn(self._every(deployment.ledger.sweep_s, self._sweep))
         self._spawn(self._every(0.5, self._help_late_replicas))
+        self._spawn(self._every(5.0, self._health.freeze_if_alarmed))
 
     async def ping(self) -> int:
         """The process id; the supervisor's health check."""
@@ -76,11 +72,12 @@ class Coordinator:
 
     async def settings(self) -> str:
         """What this was made for; nothing that anybody wants once it is being stopped."""
-        return "" if self._training_ends else self._deployment.model_dump_json()
+        return "" if self._leases.training_ends else self._deployment.model_dump_json()
 
     async def close(self) -> None:
         """Leave a tidy file behind. The state is safe without this, too."""
         self._desk.close()
+        self._health.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.to_thread(self._db.close)
@@ -95,11 +92,32 @@ class Coordinator:
 
     async def record(self, turn: Turn) -> str:
         """Store a served turn; returns its session once it is on disk."""
-        reason = drop_reason(turn, self._training.max_sample_tokens)
-        recorded = await self._db.run(lambda ledger: ledger.record(turn, reason))
+        reason = await self._admission.reason_against(turn)
+        recorded = await self._db.run(lambda ledger: ledger.record(turn, reason or self._admission.seen(ledger, turn)))
         for request in recorded.to_judge:
             self._desk.take(request)
+        if recorded.new:
+            self._health.note(replace(turn, session=recorded.session))
         return recorded.session
+
+    async def feedback(self, asked: FeedbackRequest, owner: str) -> dict[str, Any] | None:
+        """A person's word on a turn of theirs; ``None`` if there is no such turn."""
+
+        def give(ledger: Ledger) -> Any:
+            turn_id = asked.turn_id or ledger.latest_turn(owner, asked.session or "")
+            turn = None if turn_id is None else ledger.turn(TurnId(turn_id))
+            if turn is None or turn.arrival.owner != owner:
+                return None
+            given = Feedback(turn_id=turn.turn_id, score=asked.score, comment=asked.comment, given_at=time.time())
+            return turn.turn_id, ledger.feedback(given)
+
+        found = await self._db.run(give)
+        if found is None or found[1] is None:
+            return None
+        turn_id, taken = found
+        if taken.to_judge is not None:
+            self._desk.take(taken.to_judge)
+        return {"turn_id": turn_id, "outcome": taken.outcome.value, "state": taken.state.value}
 
     # -- submission ---------------------------------------------------------------------------------
 
@@ -108,72 +126,36 @@ class Coordinator:
 
     async def resume(self) -> int:
         """Let judged turns into the queue again; returns how many had been waiting."""
+        self._health.resume()
         released = await self._db.run(lambda ledger: ledger.resume())
         self._queue_grew.set()
         return released
 
+    async def _freeze(self, alarm: Alarm, healthy: Sequence[int]) -> None:
+        """Stop learning, and serve the last version that was found healthy. Repeated after a restart."""
+        await self._db.run(lambda ledger: ledger.pause("guard", alarm.reason))
+        await self._publishing.abort_open(f"the guard's alarm {alarm.name}")
+        again = await self._db.run(lambda ledger: rollback.roll_back(ledger, alarm, healthy))
+        now = "nothing older can be served" if again is None else f"version {again.version} serves: {again.stats}"
+        log.error("alarm %s: %s %s", alarm.name, alarm.reason, now)
+
     # -- training -----------------------------------------------------------------------------------
 
-    async def restored(self, run_id: str, step: int) -> tuple[Restored, PolicyVersion | None]:
+    async def restored(self, run_id: str, step: int, rewound_to: int = 0) -> tuple[Restored, PolicyVersion | None]:
         """A training run begins from a checkpoint with steps up to ``step``; runs before it are fenced off."""
         self._trainer = {"state": "running", "step": step}
         await self._publishing.abort_open("a new training run begins")
         restored = await self._db.run(lambda ledger: ledger.restored(run_id, step))
+        await self._db.run(lambda ledger: rollback.restored_from(ledger, rewound_to))
         log.info("training run %s starts at step %d: %s", run_id, step, restored)
         return restored, await self.current_version()
 
-    async def lease(self, run_id: str, step: int, wait_s: float) -> Lease | EndOfTraining | None:
-        """A full batch for ``step``, or ``None`` when there is none within ``wait_s``."""
-        if self._training_ends:
-            return EndOfTraining()
-        self._queue_grew.clear()
-        leased = await self._lease(run_id, step)
-        if leased is None:
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._queue_grew.wait()
-            except TimeoutError:
-                return None
-            leased = await self._lease(run_id, step)
-        return None if leased is None else await self._as_lease(leased)
+    async def lease(self, run_id: str, step: int, wait_s: float) -> Order:
+        return await self._leases.lease(run_id, step, wait_s)
 
-    async def _lease(self, run_id: str, step: int) -> LeasedTurns | None:
-        training = self._training
-
-        def borrow(ledger: Ledger) -> LeasedTurns | None:
-            # Counted in versions that were published: failed publishes leave gaps in the numbers.
-            recent = ledger.versions(training.max_staleness + 1)
-            oldest = recent[-1].version if len(recent) > training.max_staleness else 0
-            return ledger.lease(
-                run_id,
-                step,
-                training.batch_size,
-                now=time.time(),
-                timeout_s=training.lease_timeout_s,
-                min_version=oldest,
-            )
-
-        return await self._db.run(borrow)
-
-    async def _as_lease(self, leased: LeasedTurns) -> Lease:
-        samples = []
-        for turn, judgement in leased.turns:
-            made = self._desk.sample_of(turn, judgement)
-            if isinstance(made, Sample):
-                samples.append(made)
-            else:
-                # Possible when a restart brought other method settings; the lease goes on without it.
-                await self._drop_leased(leased.lease_id, turn, made)
-        return Lease(
-            lease_id=leased.lease_id,
-            run_id=leased.run_id,
-            step=leased.step,
-            samples=tuple(samples),
-            deadline=leased.deadline,
-        )
-
-    async def _drop_leased(self, lease_id: str, turn: Turn, reason: DropReason) -> None:
-        await self._db.run(lambda ledger: ledger.drop_leased(lease_id, turn.turn_id, reason))
+    async def rewound(self, run_id: str, version: int) -> None:
+        """The trainer holds the weights of this version again, and its checkpoint says so."""
+        await self._db.run(lambda ledger: rollback.rewound(ledger, run_id, version))
 
     async def confirm(self, lease_id: str, run_id: str) -> bool:
         """The fence: the optimizer step may be taken only if this is true."""
@@ -187,9 +169,7 @@ class Coordinator:
         return await self._db.run(lambda ledger: ledger.checkpointed(run_id, step))
 
     async def end_training(self) -> None:
-        """The next lease that is asked for is the end of the run; it checkpoints and returns."""
-        self._training_ends = True
-        self._queue_grew.set()
+        self._leases.end_training()
 
     async def trainer_state(self, state: str) -> None:
         self._trainer = {**self._trainer, "state": state}
@@ -199,15 +179,47 @@ class Coordinator:
     async def current_version(self) -> PolicyVersion | None:
         return await self._db.run(lambda ledger: ledger.current_version())
 
+    async def version(self, number: int) -> PolicyVersion | None:
+        return await self._db.run(lambda ledger: ledger.version(number))
+
     async def next_version(self) -> int:
+        """Asked before a snapshot is written, so that a publish that may not be is refused before it costs anything."""
+        if (refusal := await self._db.run(rollback.why_not_publish)) is not None:
+            raise PublishFailed(refusal)
         return await self._db.run(lambda ledger: ledger.next_version())
 
     async def begin_publish(
         self, run_id: str, manifest: WeightManifest, step: int, snapshot: str, host: str, port: int
     ) -> Rendezvous:
-        if not await self._db.run(lambda ledger: ledger.is_current(run_id)):
+        current, refusal = await self._db.run(
+            lambda ledger: (ledger.is_current(run_id), rollback.why_not_publish(ledger))
+        )
+        if not current:
             raise PublishFailed(f"training run {run_id} has been replaced")
+        if refusal is not None:
+            raise PublishFailed(refusal)
         return await self._publishing.begin(manifest, step, snapshot, host, port)
+
+    async def start_version(self, run_id: str, version: PolicyVersion) -> None:
+        """The starting weights as version 0, so that there is always something to roll back to."""
+
+        def register(ledger: Ledger) -> None:
+            if ledger.is_current(run_id) and ledger.current_version() is None:
+                ledger.commit_version(version)
+
+        await self._db.run(register)
+
+    async def snapshots_in_use(self) -> list[str]:
+        """Snapshots that must stay on disk: what serves, what was good, the start."""
+
+        teacher = self._deployment.judge.teacher.version
+        numbers = {0, teacher} if isinstance(teacher, int) else {0}
+
+        def look(ledger: Ledger) -> list[str]:
+            kept = [ledger.current_version(), ledger.last_good(), *map(ledger.version, numbers)]
+            return [version.snapshot for version in kept if version is not None]
+
+        return await self._db.run(look)
 
     async def finish_publish(self, publish_id: str) -> PolicyVersion:
         version = await self._publishing.finish(publish_id)
@@ -222,11 +234,11 @@ class Coordinator:
 
     # -- replicas -----------------------------------------------------------------------------------
 
-    async def poll(self, replica: str, version: int, stats: Mapping[str, Any], wait_s: float) -> Order | None:
+    async def poll(self, replica: str, version: int, stats: Mapping[str, Any], wait_s: float) -> weights.Order | None:
         self._unrecorded[replica] = int(stats.get("unrecorded", 0))
         return await self._members.poll(replica, version, stats, timeout_s=wait_s)
 
-    async def report(self, replica: str, number: int, version: int, outcome: Outcome) -> None:
+    async def report(self, replica: str, number: int, version: int, outcome: weights.Outcome) -> None:
         self._members.report(replica, number, version, outcome)
 
     async def leave(self, replica: str) -> None:
@@ -245,24 +257,13 @@ class Coordinator:
             "replicas": self._members.describe(),
             "unrecorded": sum(self._unrecorded.values()),
             "trainer": self._trainer,
+            "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
         }
 
     async def turns(self, limit: int) -> list[dict[str, Any]]:
         rows = await self._db.run(lambda ledger: ledger.turns(limit))
-        return [
-            {
-                "turn_id": row.turn_id,
-                "session": row.session,
-                "state": row.state.value,
-                "drop_reason": row.drop_reason.value if row.drop_reason else None,
-                "verdict": None if row.verdict is None else int(row.verdict),
-                "score": row.score,
-                "step": row.step,
-                "version": row.oldest_version,
-            }
-            for row in rows
-        ]
+        return [turn_document(row) for row in rows]
 
     # -- background ---------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from clawrl.serving.auth import authenticate, resolve_key
 from clawrl.serving.chat_request import decode_body, parse_chat_request
 from clawrl.serving.chat_response import ChatReply
 from clawrl.serving.chat_stream import Piece, event_stream, started, whole_answer
+from clawrl.serving.feedback import parse_feedback, unknown_turn
 from clawrl.serving.fields import text
 from clawrl.serving.sessions import affinity_key, make_arrival, reply_hash
 from clawrl.serving.template import ChatRenderer
@@ -93,6 +94,7 @@ class Ingress:
             kind=asked.kind,
             ends_session=asked.ends_session,
             arrived_at=time.time(),
+            group=asked.group,
         )
         task = GenerationTask(
             arrival=arrival,
@@ -238,6 +240,17 @@ class Ingress:
     @api.post("/clawrl/resume")
     async def resume(self, request: Request) -> dict[str, Any]:
         return {"paused": False, "released": await self._operate(request, "resume")}
+
+    @api.post("/v1/feedback")
+    async def feedback(self, request: Request) -> dict[str, Any]:
+        """What a person says of an answer; outranks the judge."""
+        owner = authenticate(request.headers.get("authorization"), self._key)
+        body = decode_body(await self._body(request), self._config.max_body_bytes)
+        asked = parse_feedback(body, request.headers)
+        taken = await self._operate(request, "feedback", asked, owner)
+        if taken is None:
+            raise unknown_turn(asked)
+        return cast(dict[str, Any], taken)
 
     async def _operate(self, request: Request, method: str, *arguments: Any) -> Any:
         authenticate(request.headers.get("authorization"), self._key)

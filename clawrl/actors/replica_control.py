@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.engine.catch_up import catch_up
 from clawrl.engine.protocol import Engine, EngineError
 from clawrl.messages import PolicyVersion
 from clawrl.weights.broadcast import receive_buckets
-from clawrl.weights.manifest import pack_bucket
 from clawrl.weights.members import Abort, CatchUp, Command, Commit, Outcome, Prepare, Receive
-from clawrl.weights.snapshot import read_snapshot
 
 log = logging.getLogger(__name__)
 _POLL_S = 5.0
@@ -45,7 +43,7 @@ class ReplicaControl:
             current: PolicyVersion | None = await self._coordinator.ask("current_version", timeout_s=timeout_s)
             if current is None or current.version == self._engine.version:
                 break
-            await self._load(current)
+            await catch_up(self._engine, current)
         self._task = asyncio.get_running_loop().create_task(self._listen())
 
     async def leave(self) -> None:
@@ -108,13 +106,6 @@ class ReplicaControl:
                 await self._engine.abort()
             case CatchUp(version=version):
                 if version.version != self._engine.version:
-                    await self._load(version)
+                    await catch_up(self._engine, version)
                 self._failures = 0
         return {}
-
-    async def _load(self, version: PolicyVersion) -> None:
-        manifest, tensors = await asyncio.to_thread(read_snapshot, Path(version.snapshot))
-        await self._engine.prepare(manifest)
-        for bucket in range(len(manifest.buckets)):
-            await self._engine.receive(bucket, pack_bucket(manifest, bucket, tensors))
-        await self._engine.commit(version.version)

@@ -29,9 +29,12 @@ from clawrl.actors.transcript import Transcript
 from clawrl.config import Deployment
 from clawrl.engine.protocol import GenerateRequest, UnsupportedRequest
 from clawrl.engine.transformers import TransformersEngine
-from clawrl.messages import FinishReason, Turn
+from clawrl.judging.teacher import Teacher
+from clawrl.messages import FinishReason, TeacherRequest, TeacherTargets, Turn
+from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.serving.chat_stream import Piece
+from clawrl.serving.template import ChatRenderer
 
 log = logging.getLogger(__name__)
 _JOIN_TIMEOUT_S = 120.0
@@ -51,6 +54,14 @@ class Rollout:
         folder = await asyncio.to_thread(resolve, deployment.policy.model)
         self._engine = TransformersEngine(folder, deployment.policy.engine)
         await self._engine.start()
+        method, context = build_method(deployment.trainer.method), self._engine.capabilities.context_length
+        self._teacher = Teacher(
+            self._engine,
+            ChatRenderer(self._engine.tokenizer, context),
+            top_k=method.teacher_top_k,
+            label=deployment.judge.teacher.label,
+            name="policy:current",
+        )
         self._control = ReplicaControl(self._replica, self._engine, self._coordinator, self.stats)
         await self._control.join(timeout_s=_JOIN_TIMEOUT_S)
 
@@ -66,6 +77,10 @@ class Rollout:
 
     async def ready(self) -> bool:
         return True
+
+    async def teach(self, request: TeacherRequest) -> TeacherTargets:
+        """The serving policy as a hinted teacher of itself."""
+        return await self._teacher.targets(request)
 
     def stats(self) -> dict[str, Any]:
         return {

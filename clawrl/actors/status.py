@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clawrl.ledger.store import Ledger
+from clawrl.ledger.views import TurnRow
 
 
 def status_document(name: str, ledger: Ledger) -> dict[str, Any]:
@@ -37,6 +38,23 @@ def status_document(name: str, ledger: Ledger) -> dict[str, Any]:
         "versions": versions,
         "holds_ms": {"p50": percentile(holds, 50), "p95": percentile(holds, 95), "count": len(holds)},
         "judge": asdict(ledger.judge_stats()),
+    }
+
+
+def turn_document(row: TurnRow) -> dict[str, Any]:
+    """One turn for inspection, without its text."""
+    return {
+        "turn_id": row.turn_id,
+        "session": row.session,
+        "state": row.state.value,
+        "drop_reason": row.drop_reason.value if row.drop_reason else None,
+        "verdict": None if row.verdict is None else int(row.verdict),
+        "score": row.score,
+        "reward": row.reward,
+        "hints": row.hints,
+        "taught": row.taught,
+        "step": row.step,
+        "version": row.oldest_version,
     }
 
 

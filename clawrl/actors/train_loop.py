@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import ray
 import ray.train
@@ -29,9 +29,10 @@ import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
-from clawrl.actors.coordinator import EndOfTraining
+from clawrl.actors.lease_desk import EndOfTraining, Order, Rewind
 from clawrl.config import Deployment
 from clawrl.messages import Lease, PolicyVersion, WeightManifest
+from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
@@ -39,7 +40,7 @@ from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.weights.broadcast import Sender
 from clawrl.weights.manifest import build_manifest, pack_bucket
-from clawrl.weights.snapshot import prune, write_snapshot
+from clawrl.weights.snapshot import prune, read_snapshot, write_snapshot
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -63,10 +64,12 @@ class TrainingRun:
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(self._config.seed)
         folder = resolve(deployment.policy.model)
-        method = build_method(deployment.trainer.method)
+        method = with_loss(build_method(deployment.trainer.method), deployment.trainer.loss)
         self._model = self._load(folder)
         reference = self._load(folder) if method.needs_reference else None
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
+        # The rollback that these weights have followed; part of the checkpoint.
+        self._rewound_to = 0
         self._restore()
         self._checkpointed_step = self._trainer.step
         self._unpublished = False
@@ -89,15 +92,17 @@ class TrainingRun:
             order = self._from_rank_0(self._next_lease)
             if isinstance(order, EndOfTraining):
                 return self._checkpoint()
-            if order is not None:
+            if isinstance(order, Rewind):
+                self._rewind(order.version)
+            elif order is not None:
                 self._take_step(order)
 
     # -- one step -----------------------------------------------------------------------------------
 
-    def _next_lease(self) -> Lease | EndOfTraining | None:
+    def _next_lease(self) -> Order:
         poll_s = self._config.poll_s
         try:
-            lease: Lease | EndOfTraining | None = self._coordinator.ask_now(
+            lease: Order = self._coordinator.ask_now(
                 "lease", self._run_id, self._trainer.step + 1, poll_s, timeout_s=2 * poll_s
             )
         except CoordinatorAway as away:
@@ -124,6 +129,17 @@ class TrainingRun:
     def _log_step(self, result: StepResult) -> None:
         shown = {name: round(value, 5) for name, value in result.metrics.items()}
         log.info("step %d changed=%s %s %s", result.step, result.changed, result.reason or "", shown)
+
+    def _rewind(self, version: PolicyVersion) -> None:
+        """The guard rolled serving back to these weights; training goes back to them, too, and checkpoints at once."""
+        _, tensors = read_snapshot(Path(version.snapshot))
+        self._trainer.rewind(tensors)
+        self._rewound_to = version.version
+        current = self._from_rank_0(lambda: self._ask("current_version"))
+        self._unpublished = current.version != version.version
+        self._checkpoint(again=True)
+        self._from_rank_0(lambda: self._ask("rewound", self._run_id, version.version))
+        log.warning("training goes on from the weights of version %d", version.version)
 
     # -- publishing ---------------------------------------------------------------------------------
 
@@ -164,8 +180,7 @@ class TrainingRun:
         """Old snapshots go first, so that failing publishes do not fill the disk; the current one stays."""
         settings = self._deployment.publish
         snapshots = self._deployment.state_path / "snapshots"
-        current: PolicyVersion | None = self._ask("current_version")
-        prune(snapshots, settings.keep_snapshots, spare=Path(current.snapshot) if current else None)
+        prune(snapshots, settings.keep_snapshots, spare=[Path(folder) for folder in self._ask("snapshots_in_use")])
         manifest = build_manifest(version, tensors, bucket_bytes=int(settings.bucket_mb * 2**20))
         return manifest, write_snapshot(snapshots, manifest, tensors)
 
@@ -183,22 +198,41 @@ class TrainingRun:
             if state is None:
                 raise RuntimeError(f"the checkpoint {checkpoint.path} holds no trainer state")
             self._trainer.load_state_dict(state)
+            self._rewound_to = state.get("rewound_to", 0)
 
     def _report_start(self) -> None:
         """Tell which step was restored; serve what this run holds if something else is being served."""
 
-        def report() -> bool:
-            _, current = self._ask("restored", self._run_id, self._trainer.step)
-            return (current.step if current else 0) == self._trainer.step
+        def report() -> PolicyVersion | None:
+            _, current = self._ask("restored", self._run_id, self._trainer.step, self._rewound_to)
+            return cast(PolicyVersion | None, current)
 
-        self._unpublished = not self._from_rank_0(report)
+        current = self._from_rank_0(report)
+        if current is None and self._trainer.step == 0:
+            return self._register_start()
+        # After a rollback the two differ on purpose: what this run holds is that version, or it is about to be told so.
+        rolled_back = current is not None and "rolled_back_to" in current.stats
+        self._unpublished = not rolled_back and (current.step if current else 0) != self._trainer.step
 
-    def _checkpoint(self) -> None:
+    def _register_start(self) -> None:
+        """The starting weights become version 0, so that there is always something to go back to."""
+        tensors = dict(full_parameters(self._model))
+
+        def register() -> None:
+            manifest, folder = self._snapshot(0, tensors)
+            start = PolicyVersion(
+                version=0, step=0, snapshot=str(folder), digest=manifest.digest, published_at=time.time()
+            )
+            self._ask("start_version", self._run_id, start)
+
+        self._from_rank_0(register)
+
+    def _checkpoint(self, *, again: bool = False) -> None:
         step = self._trainer.step
-        if step == self._checkpointed_step:
+        if step == self._checkpointed_step and not again:
             return
         with tempfile.TemporaryDirectory(dir=_scratch(self._deployment, self._rank)) as folder:
-            save_checkpoint(Path(folder), self._trainer.state_dict())
+            save_checkpoint(Path(folder), self._trainer.state_dict() | {"rewound_to": self._rewound_to})
             ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
         self._checkpointed_step = step
         self._from_rank_0(lambda: self._ask("checkpointed", self._run_id, step))

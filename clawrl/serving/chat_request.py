@@ -34,6 +34,7 @@ class ChatRequest:
     session: str | None
     kind: TurnKind
     ends_session: bool
+    group: str | None
 
 
 def parse_chat_request(
@@ -61,6 +62,7 @@ def parse_chat_request(
         session=facts.session,
         kind=facts.kind,
         ends_session=facts.ends,
+        group=facts.group,
     )
 
 

@@ -1,9 +1,10 @@
 """Which conversation a request belongs to, from what the client sent. Pure functions.
 
-A session is named by the header ``X-Session-Id`` or the body field ``session_id`` (the header wins). Without a
-name, the messages themselves tell: every turn gets the hash of its messages plus its reply, and a request that
-continues it carries the same hash as its prefix. The hash is a chain over canonical messages, so that it survives
-what clients do on replay: ``developer`` for ``system``, parts for strings, trimmed whitespace.
+A session is named by the header ``X-Session-Id`` or the body field ``session_id`` (the header wins); ``X-Group-Id`` or
+``group_id`` names the answers to one prompt that are compared with each other. Without a session's name the messages
+themselves tell: every turn gets the hash of its messages plus its reply, and a request that continues it carries the
+same hash as its prefix. The hash is a chain over canonical messages, so that it survives what clients do on replay:
+``developer`` for ``system``, parts for strings, trimmed whitespace.
 """
 
 from __future__ import annotations
@@ -27,16 +28,24 @@ class SessionFacts:
     session: str | None
     kind: TurnKind
     ends: bool
+    group: str | None
 
 
 def session_facts(headers: Mapping[str, str], body: JsonObject, default_kind: TurnKind) -> SessionFacts:
     """A header that is present and not blank beats the body field of the same meaning."""
     by_name = {name.lower(): value.strip() for name, value in headers.items()}
     return SessionFacts(
-        session=_session(by_name.get("x-session-id") or body.get("session_id")),
+        session=named_session(headers, body),
+        group=_short_name(by_name.get("x-group-id") or body.get("group_id"), "group_id"),
         kind=_kind(by_name.get("x-turn-type") or body.get("turn_type"), default_kind),
         ends=_done(by_name.get("x-session-done") or body.get("session_done")),
     )
+
+
+def named_session(headers: Mapping[str, str], body: JsonObject) -> str | None:
+    """The session that the client named, in a header or in the body."""
+    by_name = {name.lower(): value.strip() for name, value in headers.items()}
+    return _short_name(by_name.get("x-session-id") or body.get("session_id"), "session_id")
 
 
 def canonical(message: Message) -> bytes:
@@ -72,6 +81,7 @@ def make_arrival(
     ends_session: bool,
     arrived_at: float,
     may_train: bool = True,
+    group: str | None = None,
 ) -> Arrival:
     answered = max((i + 1 for i, message in enumerate(messages) if message.role == "assistant"), default=0)
     return Arrival(
@@ -81,7 +91,9 @@ def make_arrival(
         kind=kind,
         prefix_hash=conversation_hash(messages[:answered]) if answered else None,
         messages_hash=conversation_hash(messages),
+        history=tuple(messages[:answered]),
         new_messages=tuple(messages[answered:]),
+        group=group,
         ends_session=ends_session,
         arrived_at=arrived_at,
         may_train=may_train,
@@ -99,14 +111,12 @@ def affinity_key(session: str | None, owner: str, messages: Sequence[Message]) -
     return hashlib.sha256(f"{owner}\n{conversation_hash(messages[:opening])}".encode()).hexdigest()
 
 
-def _session(value: object) -> str | None:
+def _short_name(value: object, field: str) -> str | None:
     if value is None:
         return None
-    name = as_text(value, "session_id").strip()
+    name = as_text(value, field).strip()
     if len(name) > MAX_SESSION_CHARS:
-        raise invalid_request(
-            f"Invalid 'session_id': at most {MAX_SESSION_CHARS} characters, but got {len(name)}.", "session_id"
-        )
+        raise invalid_request(f"Invalid '{field}': at most {MAX_SESSION_CHARS} characters, but got {len(name)}.", field)
     return name or None
 
 

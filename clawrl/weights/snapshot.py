@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +56,15 @@ def read_snapshot(folder: Path) -> tuple[WeightManifest, dict[str, torch.Tensor]
     return manifest, tensors
 
 
-def prune(root: Path, keep: int, *, spare: Path | None = None) -> None:
-    """Remove all but the ``keep`` newest snapshots (never ``spare``, the current one) and what was never finished."""
+def prune(root: Path, keep: int, *, spare: Collection[Path] = ()) -> None:
+    """Remove all but the ``keep`` newest snapshots (never those in ``spare``) and what was never finished."""
     if not root.is_dir():
         return
     for unfinished in root.glob(".v*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     folders = sorted(path for path in root.iterdir() if path.is_dir() and path.name.startswith("v"))
     for folder in folders[:-keep]:
-        if spare is None or folder != spare:
+        if folder not in spare:
             shutil.rmtree(folder, ignore_errors=True)
 
 
