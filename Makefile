@@ -4,11 +4,13 @@
 #   TORCH_INDEX  where torch comes from, if not the default index. PyPI's torch brings CUDA along (gigabytes);
 #                for a machine without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #   DEMO_ARGS    passed to `clawrl demo`, see `clawrl demo --help`
+#   BENCH_ARGS   passed to bench/learning.py, see its --help
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)
@@ -17,7 +19,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly lint format clean
+.PHONY: help install demo test test-nightly bench-learning bench-collapse lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -33,6 +35,13 @@ test: lint ## lint, types and the whole test suite but the nightly part
 test-nightly: $(VENV)/.installed-test ## the tests that take minutes
 	$(BIN)/python -m pytest -m nightly
 
+bench-learning: $(VENV)/.installed-demo ## every method on every preference, for hours; BENCH_ARGS=--quick for minutes
+	$(BIN)/python bench/learning.py $(BENCH_ARGS)
+
+bench-collapse: $(VENV)/.installed-demo ## 200 updates past the moment the preference holds: does it stay sound? Hours
+	$(BIN)/python bench/learning.py --methods combine --preferences one_sentence --seeds 0 --past 200 --time-limit 9000 \
+		$(BENCH_ARGS)
+
 lint: $(VENV)/.installed-test ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,7 +51,7 @@ format: $(VENV)/.installed-test ## rewrite the code the way that lint wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove caches and the demo's output; .venv stays (rm -r .venv)
+clean: ## remove caches and the demo's output; .venv and bench-output stay
 	rm -rf demo-output build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find clawrl tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

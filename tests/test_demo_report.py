@@ -14,7 +14,7 @@ from rich.console import Console
 from clawrl.evaluation.demo_plot import write_plot
 from clawrl.evaluation.demo_progress import plain_line, render, take_snapshot
 from clawrl.evaluation.demo_report import (
-    Observations,
+    About,
     checks,
     checks_table,
     held_out_table,
@@ -25,6 +25,8 @@ from clawrl.evaluation.demo_report import (
 )
 from clawrl.evaluation.demo_server import role_of
 from clawrl.evaluation.demo_users import Answer, Record, version_of
+from clawrl.evaluation.measures import Measures
+from clawrl.evaluation.observations import Observations
 from clawrl.evaluation.user_words import Objection
 
 
@@ -52,8 +54,90 @@ def a_good_run() -> Observations:
     return Observations(record=record, before=before, after=after, versions=versions, status=status, turns=turns)
 
 
-def failed(seen: Observations) -> set[str]:
-    return {check.name for check in checks(seen) if not check.passed}
+def failed(seen: Observations, about: About = About.LOOP) -> set[str]:
+    return {check.name for check in checks(seen) if not check.passed and check.about is about}
+
+
+def first(number: int, accepted: bool, **changes: Any) -> Answer:
+    wrong = None if accepted else Objection.TOO_LONG
+    return answer(
+        f"f{number}", **({"session_number": number, "first": True, "words": 10, "objection": wrong} | changes)
+    )
+
+
+def measures(fluency: float = -1.5, lift: float | None = 0.4) -> Measures:
+    return Measures(turns=16, tokens=12.0, fluency=fluency, lift=lift, kl=0.1)
+
+
+def a_run_that_learned(**changes: Any) -> Observations:
+    """Sixteen sessions of which a quarter is accepted, then sixteen of which three quarters are."""
+    answers = [first(number, accepted=number % 4 == 0) for number in range(1, 17)]
+    answers += [first(number, accepted=number % 4 != 0) for number in range(17, 33)]
+    facts = {"record": Record(answers=answers), "start": measures(), "end": measures(), "seconds": {"total": 720.0}}
+    return Observations(**(facts | changes))
+
+
+def test_a_run_that_learned_passes_every_check_of_learning_at_the_very_bounds() -> None:
+    seen = a_run_that_learned(end=measures(fluency=-1.79, lift=0.2))
+    seen.record.answers[16:] = [replace(answer, words=8) for answer in seen.record.answers[16:]]
+    assert failed(seen, About.LEARNING) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        ({"end": measures(fluency=-1.81)}, "as fluent as before"),
+        ({"end": None}, "as fluent as before"),
+        ({"end": measures(lift=0.19)}, "still about the question"),
+        ({"start": measures(lift=-0.5), "end": measures(lift=-0.1)}, "still about the question"),
+        ({"end": measures(lift=None)}, "still about the question"),
+        ({"seconds": {"total": 720.1}}, "in time"),
+        ({"seconds": {}}, "in time"),
+    ],
+)
+def test_each_check_of_learning_fails_beyond_its_bound(changes: dict[str, Any], check: str) -> None:
+    assert check in failed(a_run_that_learned(**changes), About.LEARNING)
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "check"),
+    [
+        (1, {"objection": None}, "untaught at the start"),
+        (17, {"objection": Objection.LIST}, "the preference holds at the end"),
+        (5, {"text": " \n"}, "no empty answer"),
+    ],
+)
+def test_one_answer_more_or_less_decides_a_check(number: int, changes: dict[str, Any], check: str) -> None:
+    seen = a_run_that_learned()
+    assert failed(seen, About.LEARNING) == set()
+    seen.record.answers[number - 1] = replace(seen.record.answers[number - 1], **changes)
+    assert failed(seen, About.LEARNING) == {check}
+
+
+def test_answers_that_became_very_short_fail_though_they_are_accepted() -> None:
+    seen = a_run_that_learned()
+    seen.record.answers[16:] = [replace(answer, words=7) for answer in seen.record.answers[16:]]
+    assert failed(seen, About.LEARNING) == {"answers still say something"}
+
+
+def test_order_of_sessions_counts_and_not_order_of_arrival() -> None:
+    seen = a_run_that_learned()
+    seen.record.answers.reverse()
+    assert failed(seen, About.LEARNING) == set()
+
+
+def test_a_run_that_could_not_be_measured_says_why_however_long_it_was() -> None:
+    seen = a_run_that_learned(start=None, end=None, not_measured="turn t7 has no tokens")
+    assert failed(seen, About.LEARNING) == {"measured", "as fluent as before", "still about the question"}
+    assert [check.detail for check in checks(seen) if check.name == "measured"] == ["turn t7 has no tokens"]
+    del seen.record.answers[-1]
+    assert failed(seen, About.LEARNING) == {"measured", "enough sessions"}
+
+
+def test_too_few_sessions_say_nothing_about_learning() -> None:
+    seen = a_run_that_learned()
+    del seen.record.answers[-1]
+    assert failed(seen, About.LEARNING) == {"enough sessions"}
 
 
 def test_a_run_in_which_the_loop_closed_passes_every_check() -> None:
@@ -96,6 +180,7 @@ def test_a_process_left_behind_fails_the_demo() -> None:
 def test_a_run_that_never_got_anywhere_fails_and_does_not_crash() -> None:
     seen = Observations()
     assert failed(seen) >= {"versions published", "the ledger adds up", "every answer is recorded"}
+    assert failed(seen, About.LEARNING) == {"enough sessions"}
     assert summary(seen, checks(seen))["accepted_share"] is None
 
 
@@ -130,7 +215,9 @@ def test_the_files_hold_every_answer_with_what_the_ledger_says_of_it(tmp_path: P
     assert lines[1]["accepted"] is False and lines[1]["objection"] == "too_long"
     assert lines[2]["ledger"] == {"state": "dropped", "verdict": None, "score": None, "drop_reason": "judge_abstained"}
     figures = json.loads((tmp_path / "summary.json").read_text())
-    assert figures["passed"] is True and figures["versions_published"] == 10
+    assert figures["passed"] is False and figures["versions_published"] == 10
+    assert figures["first_answers"] == {"blocks": [], "first": None, "last": None}
+    assert figures["measures"] == {"version_0": None, "last": None}
     assert figures["held_out"]["after"] == {"versions": [10], "accepted": 1, "answered": 1, "mean_words": 5.0}
 
 
@@ -154,22 +241,25 @@ def test_a_check_whose_detail_holds_brackets_is_shown_as_it_is() -> None:
 
 def test_the_picture_is_drawn_even_when_figures_are_missing(tmp_path: Path) -> None:
     seen = a_good_run()
-    write_plot(version_rows(seen.record.answers, seen.versions), tmp_path / "learning.png")
+    seen.record.answers.append(first(1, accepted=True))
+    write_plot(seen, (5, None), tmp_path / "learning.png")
     assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
-    write_plot([], tmp_path / "empty.png")
+    write_plot(Observations(), (None, 60), tmp_path / "empty.png")
 
 
 def test_progress_shows_version_reward_accepted_share_sessions_and_queue() -> None:
     seen = a_good_run()
     status = {**seen.status, "versions": list(reversed(seen.versions.values()))}
     status["turns"] = {"by_state": {"queued": 3, "trained": 40}}
-    snapshot = take_snapshot(seen.record, status, 12.0, 12)
+    seen.status = status
+    seen.record.answers += [first(1, accepted=True), first(2, accepted=False)]
+    snapshot = take_snapshot(seen, 12.0, 160)
     line = plain_line(snapshot)
-    for piece in ("version 10/12", "reward 1.00", "accepted 0.67", "sessions 1", "answers 5", "queued=3"):
+    for piece in ("session 2/160", "version 10 ", "reward 1.00", "accepted 0.50", "talking 1", "answers 7", "queued=3"):
         assert piece in line
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(render(snapshot))
-    assert "10 of 12" in console.export_text()
+    assert "2 of 160" in console.export_text()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The demo for real: the embedded model, the shipped deployment, ten published versions. Minutes on two cores."""
+"""The demo for real: the embedded model and the shipped deployment learn, with every seed. Minutes on two cores."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from tests.live import REPOSITORY
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(2700)
-def test_the_demo_closes_the_loop_on_the_embedded_model(tmp_path: Path) -> None:
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_demo_learns_with_the_embedded_model(tmp_path: Path, seed: int) -> None:
     output = tmp_path / "demo"
-    command = [str(Path(sys.executable).parent / "clawrl"), "demo", "--output", str(output), "--target-version", "10"]
-    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=2600, check=False)
+    command = [str(Path(sys.executable).parent / "clawrl"), "demo", "--output", str(output), "--seed", str(seed)]
+    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=1400, check=False)
     assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
     summary = json.loads((output / "summary.json").read_text())
-    assert summary["passed"] and summary["versions_published"] >= 10 and summary["failures"] == []
+    # Stated here again: nobody is to loosen the demo's own checks unnoticed.
+    first, last = summary["first_answers"]["first"], summary["first_answers"]["last"]
+    assert first["answers"] == last["answers"] == 16
+    assert first["accepted_share"] <= 0.25 and last["accepted_share"] >= 0.75 and last["mean_words"] >= 8
+    before, after = summary["measures"]["version_0"], summary["measures"]["last"]
+    assert after["fluency"] >= before["fluency"] - 0.3 and after["lift"] >= before["lift"] / 2
+    assert summary["seconds"]["total"] <= 720 and summary["versions_published"] >= 10 and summary["failures"] == []
     assert summary["turns"]["adds_up"] and summary["turns"]["recorded"] == summary["answers"]
     # Chance would be a half; the judge is a 135M model.
     assert summary["judge_agreement"]["share"] > 0.65

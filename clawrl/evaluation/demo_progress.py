@@ -13,10 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from clawrl.evaluation.demo_users import Record
+from clawrl.evaluation.observations import Observations
 from clawrl.status_view import number
 
-_RECENT = 40
+_RECENT = 16
 _PLAIN_EVERY_S = 10.0
 _STATES_SHOWN = ("awaiting_next", "judging", "judged", "queued", "leased", "applied", "trained", "dropped")
 
@@ -27,7 +27,8 @@ class Snapshot:
 
     elapsed_s: float
     version: int
-    target_version: int
+    begun: int
+    target_sessions: int
     reward: float | None
     accepted_share: float | None
     sessions: int
@@ -38,15 +39,17 @@ class Snapshot:
     last_answer: str = ""
 
 
-def take_snapshot(record: Record, status: Mapping[str, Any], elapsed_s: float, target_version: int) -> Snapshot:
+def take_snapshot(seen: Observations, elapsed_s: float, target_sessions: int) -> Snapshot:
+    record, status = seen.record, seen.status
     talk = [answer for answer in record.answers if answer.kind == "talk"]
-    recent = talk[-_RECENT:]
+    recent = record.first_answers()[-_RECENT:]
     newest: Mapping[str, Any] = max(status.get("versions") or [], key=lambda row: row["version"], default={})
     stats = newest.get("stats") or {}
     return Snapshot(
         elapsed_s=elapsed_s,
         version=int(status.get("version") or 0),
-        target_version=target_version,
+        begun=record.sessions_begun,
+        target_sessions=target_sessions,
         reward=stats.get("reward_mean"),
         accepted_share=sum(answer.accepted for answer in recent) / len(recent) if recent else None,
         sessions=record.sessions_begun - record.sessions_ended,
@@ -61,20 +64,21 @@ def take_snapshot(record: Record, status: Mapping[str, Any], elapsed_s: float, t
 def plain_line(snapshot: Snapshot) -> str:
     states = " ".join(f"{name}={snapshot.by_state[name]}" for name in _STATES_SHOWN if snapshot.by_state.get(name))
     return (
-        f"{snapshot.elapsed_s:5.0f} s  version {snapshot.version}/{snapshot.target_version}"
+        f"{snapshot.elapsed_s:5.0f} s  session {snapshot.begun}/{snapshot.target_sessions}  version {snapshot.version}"
         f"  reward {number(snapshot.reward)}  accepted {number(snapshot.accepted_share)}"
-        f"  sessions {snapshot.sessions}  answers {snapshot.answers}  failed {snapshot.failures}  {states}"
+        f"  talking {snapshot.sessions}  answers {snapshot.answers}  failed {snapshot.failures}  {states}"
     )
 
 
 def render(snapshot: Snapshot) -> RenderableType:
     figures = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=snapshot.target_version, completed=min(snapshot.version, snapshot.target_version), width=40)
-    figures.add_row("policy version", f"{snapshot.version} of {snapshot.target_version}", bar)
+    bar = ProgressBar(total=snapshot.target_sessions, completed=snapshot.begun, width=40)
+    figures.add_row("sessions", f"{snapshot.begun} of {snapshot.target_sessions}", bar)
+    figures.add_row("policy version", str(snapshot.version), f"{snapshot.answers} answers so far")
     figures.add_row("reward", number(snapshot.reward), "mean of the last version's batch, by the judge")
-    accepted = f"share of the last {_RECENT} answers, by the user's rule"
+    accepted = f"share of the last {_RECENT} first answers, by the user's rule"
     figures.add_row("accepted", number(snapshot.accepted_share), accepted)
-    figures.add_row("sessions", str(snapshot.sessions), f"{snapshot.answers} answers so far")
+    figures.add_row("talking", str(snapshot.sessions), "sessions at this moment")
     figures.add_row("failed", str(snapshot.failures), "requests")
     queue = Table(box=None, pad_edge=False)
     for name in _STATES_SHOWN:

@@ -1,37 +1,39 @@
 """What the demo found: pure functions from what was observed to figures, checks, tables and files.
 
-Shares and means are over the answers of conversations; goodbyes and held-out questions are not among
-them. Nothing here has a threshold on how well the policy learned: the checks say whether the loop closed.
+Two questions, each with checks of its own. Did the loop close: versions published, nothing failed, nothing lost? Did
+the policy learn: do first answers keep to the preference at the end and not at the start, and are they still whole,
+fluent and on topic? By version, shares and means are over all answers of conversations; goodbyes and held-out questions
+are not among them.
 """
 
+import enum
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rich.table import Table
 
-from clawrl.evaluation.demo_users import Answer, Record
+from clawrl.evaluation.blocks import BLOCK, Block, block_of, blocks, by_version, sessions_until_held
+from clawrl.evaluation.demo_users import Answer
+from clawrl.evaluation.observations import Observations
 
 REQUIRED_VERSIONS = 10
 
+MOST_ACCEPTED_AT_START = 0.25
+LEAST_ACCEPTED_AT_END = 0.75
+LEAST_WORDS_AT_END = 8.0
+# Nats per token, and a share: what keeping to a preference may cost a healthy policy.
+LARGEST_FLUENCY_LOSS = 0.3
+LEAST_LIFT_KEPT = 0.5
+MOST_SECONDS = 720.0
 
-@dataclass(slots=True, kw_only=True)
-class Observations:
-    """Everything that a run left behind. ``versions``: published version -> its row of the status."""
 
-    record: Record = field(default_factory=Record)
-    before: list[Answer] = field(default_factory=list)
-    after: list[Answer] = field(default_factory=list)
-    versions: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    status: Mapping[str, Any] = field(default_factory=dict)
-    turns: Sequence[Mapping[str, Any]] = ()
-    memory_mb: Mapping[str, Any] = field(default_factory=dict)
-    left_behind: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+class About(enum.StrEnum):
+    LOOP = "did the loop close?"
+    LEARNING = "did it learn?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class Check:
     name: str
     passed: bool
     detail: str
+    about: About = About.LOOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,11 @@ class VersionRow:
 
 
 def checks(seen: Observations, required_versions: int = REQUIRED_VERSIONS) -> list[Check]:
-    """Did the loop close? Each line can fail on its own."""
+    """Each line can fail on its own."""
+    return [*loop_checks(seen, required_versions), *learning_checks(seen)]
+
+
+def loop_checks(seen: Observations, required_versions: int) -> list[Check]:
     published = len(seen.versions)
     turns: Mapping[str, Any] = seen.status.get("turns") or {}
     recorded, received = turns.get("recorded"), len(seen.record.answers)
@@ -88,14 +95,84 @@ def checks(seen: Observations, required_versions: int = REQUIRED_VERSIONS) -> li
     ]
 
 
+def learning_checks(seen: Observations) -> list[Check]:
+    """Over first answers: those of the first and of the last sessions that began, apart from each other."""
+    answers = seen.record.first_answers()
+    measured = _learned("measured", seen.not_measured is None, seen.not_measured or "the starting model was asked")
+    if len(answers) < 2 * BLOCK:
+        detail = f"{len(answers)} first answers; {2 * BLOCK} are needed to compare a start with an end"
+        return [_learned("enough sessions", False, detail), measured]
+    first, last = block_of(answers[:BLOCK]), block_of(answers[-BLOCK:])
+    assert first is not None and last is not None
+    given = [answer for answer in seen.record.answers if answer.kind != "goodbye"]
+    empty = sum(not answer.text.strip() for answer in given)
+    total = seen.seconds.get("total")
+    return [
+        _learned(
+            "untaught at the start",
+            first.accepted_share <= MOST_ACCEPTED_AT_START,
+            f"{first.accepted_share:.0%} of the first {BLOCK} accepted, at most {MOST_ACCEPTED_AT_START:.0%} wanted",
+        ),
+        _learned(
+            "the preference holds at the end",
+            last.accepted_share >= LEAST_ACCEPTED_AT_END,
+            f"{last.accepted_share:.0%} of the last {BLOCK} accepted, at least {LEAST_ACCEPTED_AT_END:.0%} wanted",
+        ),
+        _learned(
+            "answers still say something",
+            last.mean_words >= LEAST_WORDS_AT_END,
+            f"{last.mean_words:.1f} words in the last {BLOCK}, at least {LEAST_WORDS_AT_END:g} wanted",
+        ),
+        _learned("no empty answer", empty == 0, f"{empty} of {len(given)} answers are empty"),
+        measured,
+        _fluency_check(seen),
+        _lift_check(seen),
+        _learned(
+            "in time",
+            total is not None and total <= MOST_SECONDS,
+            f"{'-' if total is None else f'{total:.0f}'} s in all, at most {MOST_SECONDS:.0f} wanted",
+        ),
+    ]
+
+
+def _fluency_check(seen: Observations) -> Check:
+    name = "as fluent as before"
+    if seen.start is None or seen.end is None:
+        return _learned(name, False, _unmeasured(seen))
+    lost = seen.start.fluency - seen.end.fluency
+    return _learned(
+        name,
+        lost <= LARGEST_FLUENCY_LOSS,
+        f"{seen.start.fluency:.2f} at version 0, {seen.end.fluency:.2f} in the last {BLOCK} (nats per token by the "
+        f"starting model); {LARGEST_FLUENCY_LOSS:g} may be lost",
+    )
+
+
+def _lift_check(seen: Observations) -> Check:
+    name = "still about the question"
+    if seen.start is None or seen.end is None or seen.start.lift is None or seen.end.lift is None:
+        return _learned(name, False, _unmeasured(seen))
+    return _learned(
+        name,
+        seen.end.lift >= LEAST_LIFT_KEPT * seen.start.lift and seen.end.lift > 0.0,
+        f"a lift of {seen.start.lift:.2f} at version 0, {seen.end.lift:.2f} in the last {BLOCK} (by so many nats per "
+        f"token the question makes its answer likelier); {LEAST_LIFT_KEPT:.0%} must stay",
+    )
+
+
+def _unmeasured(seen: Observations) -> str:
+    return "not measured" if seen.not_measured else "not measured: the ledger holds no such answers"
+
+
+def _learned(name: str, passed: bool, detail: str) -> Check:
+    return Check(name=name, passed=passed, detail=detail, about=About.LEARNING)
+
+
 def version_rows(answers: Iterable[Answer], versions: Mapping[int, Mapping[str, Any]]) -> list[VersionRow]:
-    by_version: dict[int, list[Answer]] = defaultdict(list)
-    for answer in answers:
-        if answer.kind == "talk" and answer.version is not None:
-            by_version[answer.version].append(answer)
+    grouped = by_version([answer for answer in answers if answer.kind == "talk"])
     rows = []
-    for version in sorted(by_version.keys() | versions.keys()):
-        given = by_version.get(version, [])
+    for version in sorted(grouped.keys() | versions.keys()):
+        given = grouped.get(version, [])
         rows.append(
             VersionRow(
                 version=version,
@@ -144,6 +221,17 @@ def summary(seen: Observations, verdicts: Sequence[Check]) -> dict[str, Any]:
         "failures": seen.record.failures,
         "accepted_share": fmean(answer.accepted for answer in talk) if talk else None,
         "mean_words": fmean(answer.words for answer in talk) if talk else None,
+        "sessions_until_held": sessions_until_held(seen.record.first_answers()),
+        "first_answers": {
+            "blocks": [asdict(block) for block in blocks(seen.record.first_answers())],
+            "first": _block(seen.record.first_answers()[:BLOCK]),
+            "last": _block(seen.record.first_answers()[-BLOCK:]),
+        },
+        "measures": {
+            "version_0": None if seen.start is None else asdict(seen.start),
+            "last": None if seen.end is None else asdict(seen.end),
+        },
+        "ended": seen.ended,
         "by_version": [asdict(row) for row in version_rows(seen.record.answers, seen.versions)],
         "held_out": {"before": _held_out(seen.before), "after": _held_out(seen.after)},
         "judge_agreement": judge_agreement(seen.record.answers, seen.turns),
@@ -190,7 +278,7 @@ def held_out_table(before: Sequence[Answer], after: Sequence[Answer]) -> Table:
 
 
 def checks_table(verdicts: Sequence[Check]) -> Table:
-    table = Table(title="did the loop close?", title_justify="left")
+    table = Table(title=" ".join(dict.fromkeys(check.about for check in verdicts)), title_justify="left")
     for name in ("check", "", "detail"):
         table.add_column(name)
     for check in verdicts:
@@ -207,6 +295,11 @@ def figures_table(seen: Observations) -> Table:
         cells = [_figure(row.accepted_share), _figure(row.mean_words, 1), _figure(row.reward)]
         table.add_row(str(row.version), str(row.answers), *cells)
     return table
+
+
+def _block(answers: Sequence[Answer]) -> dict[str, Any] | None:
+    block: Block | None = block_of(answers)
+    return None if block is None else asdict(block)
 
 
 def _held_out(answers: Sequence[Answer]) -> dict[str, Any]:

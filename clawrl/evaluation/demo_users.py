@@ -1,9 +1,9 @@
 """Simulated users as real clients: `openai.AsyncOpenAI`, streaming, no retries.
 
-A user holds one conversation after the other until told to stop, and then finishes the request that it
-is in: no stream is cut from this side. Every answer received becomes an `Answer`, every request that did
-not end as it should a line in ``failures``; nothing is retried and nothing is swallowed. Nobody waits for
-anybody: a conversation is one request at a time, users run side by side.
+A user holds one conversation after the other until all sessions are taken, and finishes the last one; told to stop,
+it finishes only the request that it is in: no stream is cut from this side. Every answer received becomes an `Answer`,
+every request that did not end as it should a line in ``failures``; nothing is retried and nothing is swallowed. Nobody
+waits for anybody: a conversation is one request at a time, users run side by side.
 """
 
 import asyncio
@@ -16,19 +16,23 @@ from typing import Any
 from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient
 
 from clawrl.client import is_local
-from clawrl.evaluation.simulated_user import Conversation, Objection, objection
+from clawrl.evaluation.preferences import Preference
+from clawrl.evaluation.simulated_user import Conversation
+from clawrl.evaluation.user_words import Objection
 
 # The answer to a goodbye interests nobody and does not train; on a CPU its tokens are better spent elsewhere.
 _GOODBYE_TOKENS = 4
-# Nobody who wants one sentence reads on after this many.
-_ANSWER_TOKENS = 64
 _REQUEST_TIMEOUT_S = 600.0
 _PAUSE_AFTER_FAILURE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answer as the client saw it. ``kind``: talk, goodbye, or held_out (a side turn)."""
+    """One answer as the client saw it. ``kind``: talk, goodbye, or the name of a round of side turns.
+
+    ``session_number`` counts sessions in the order in which they began, from 1; side turns have 0. ``first`` marks the
+    first answer of a session, before its user has said anything about answers.
+    """
 
     kind: str
     user: int
@@ -43,6 +47,8 @@ class Answer:
     objection: Objection | None
     seconds: float
     first_token_s: float | None
+    session_number: int = 0
+    first: bool = False
 
     @property
     def accepted(self) -> bool:
@@ -59,17 +65,39 @@ class Record:
     sessions_begun: int = 0
     sessions_ended: int = 0
 
+    def first_answers(self) -> list[Answer]:
+        """In the order in which their sessions began."""
+        return sorted((answer for answer in self.answers if answer.first), key=lambda answer: answer.session_number)
+
 
 class UserPool:
-    """``users`` simulated users against one server; `stop` ends them softly."""
+    """``users`` simulated users against one server, ``sessions`` conversations in all (None: until `stop`).
 
-    def __init__(self, client: AsyncOpenAI, model: str, record: Record, *, users: int, questions: int, seed: int):
+    ``system`` is a system prompt that opens every conversation, if the clients have one.
+    """
+
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        model: str,
+        record: Record,
+        preference: Preference,
+        *,
+        users: int,
+        seed: int,
+        sessions: int | None = None,
+        questions: int = 1,
+        system: str | None = None,
+    ) -> None:
         self._client = client
         self._model = model
         self.record = record
+        self._preference = preference
         self._users = users
-        self._questions = questions
         self._seed = seed
+        self._sessions = sessions
+        self._questions = questions
+        self._opening = [] if system is None else [{"role": "system", "content": system}]
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -78,19 +106,20 @@ class UserPool:
     def stop(self) -> None:
         self._stopping.set()
 
-    async def ask_held_out(self, questions: Sequence[str], round_name: str) -> list[Answer]:
+    async def ask_aside(self, questions: Sequence[str], kind: str, round_name: str) -> list[Answer]:
         """Each question in a session of its own and as a side turn, which never trains; a failed one is left out."""
         gate = asyncio.Semaphore(self._users)
 
         async def one(number: int, question: str) -> Answer | None:
             async with gate:
                 return await self._request(
-                    [{"role": "user", "content": question}],
-                    kind="held_out",
+                    [*self._opening, {"role": "user", "content": question}],
+                    kind=kind,
                     user=-1,
-                    session=f"demo-{round_name}-{number}",
+                    session=f"{kind}-{round_name}-{number}",
                     question=question,
                     headers={"X-Turn-Type": "side"},
+                    max_tokens=self._preference.answer_tokens,
                 )
 
         answers = await asyncio.gather(*(one(number, question) for number, question in enumerate(questions)))
@@ -99,33 +128,35 @@ class UserPool:
     async def _user(self, number: int) -> None:
         # Seeded per user, so that one user's words do not depend on how fast the others are served.
         rng = random.Random(f"{self._seed}/{number}")
-        count = 0
-        while not self._stopping.is_set():
-            count += 1
+        while not self._stopping.is_set() and (self._sessions is None or self.record.sessions_begun < self._sessions):
             self.record.sessions_begun += 1
-            await self._conversation(number, f"demo-user-{number}-{count}", rng)
+            await self._conversation(number, self.record.sessions_begun, rng)
             self.record.sessions_ended += 1
 
-    async def _conversation(self, number: int, session: str, rng: random.Random) -> None:
-        conversation = Conversation(rng, questions=self._questions)
+    async def _conversation(self, user: int, session_number: int, rng: random.Random) -> None:
+        conversation = Conversation(rng, self._preference, questions=self._questions)
         move = conversation.opening()
-        messages: list[dict[str, str]] = []
+        messages: list[dict[str, str]] = list(self._opening)
+        first = True
         while not self._stopping.is_set():
             messages.append({"role": "user", "content": move.text})
             goodbye = move.ends_session
             answer = await self._request(
                 messages,
                 kind="goodbye" if goodbye else "talk",
-                user=number,
-                session=session,
+                user=user,
+                session=f"user-{user}-{session_number}",
                 question=move.question,
                 headers={"X-Session-Done": "true"} if goodbye else {},
-                max_tokens=_GOODBYE_TOKENS if goodbye else _ANSWER_TOKENS,
+                max_tokens=_GOODBYE_TOKENS if goodbye else self._preference.answer_tokens,
+                session_number=session_number,
+                first=first,
             )
             if answer is None:
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
             if answer is None or goodbye:
                 return
+            first = False
             messages.append({"role": "assistant", "content": answer.text})
             move = conversation.reply(answer.text, answer.finish_reason)
 
@@ -138,7 +169,9 @@ class UserPool:
         session: str,
         question: str,
         headers: dict[str, str],
-        max_tokens: int = _ANSWER_TOKENS,
+        max_tokens: int,
+        session_number: int = 0,
+        first: bool = False,
     ) -> Answer | None:
         self.record.requests += 1
         began = time.monotonic()
@@ -171,9 +204,11 @@ class UserPool:
             words=len(reply.text.split()),
             finish_reason=reply.finish_reason,
             version=reply.version,
-            objection=objection(reply.text, reply.finish_reason),
+            objection=self._preference.objection(reply.text, reply.finish_reason),
             seconds=round(time.monotonic() - began, 3),
             first_token_s=reply.first_token_s,
+            session_number=session_number,
+            first=first,
         )
         self.record.answers.append(answer)
         return answer

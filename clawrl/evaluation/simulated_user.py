@@ -1,21 +1,19 @@
-"""A simulated user with one fixed preference: one short plain sentence.
+"""A simulated user with one fixed preference.
 
-The preference is a pure rule (`objection`, `accepts`) and is never shown to the model: the model only
-sees what the user *says*. A `Conversation` is a state machine without I/O: give it an answer, get the
-next message. Its question order and wording come from the seed alone; `HELD_OUT_QUESTIONS` never occur.
+The preference is a pure rule (see `preferences`) and is never shown to the model: the model only sees what the user
+*says*. A `Conversation` is a state machine without I/O: give it an answer, get the next message. Its question order
+and wording come from the seed alone; `HELD_OUT_QUESTIONS` never occur.
 
-A conversation: a question; a complaint that asks again when the answer is not accepted (up to
-``max_complaints`` a question, then the user gives up on it in words that still say no); thanks and the
-next question when it is; and after ``questions`` questions a goodbye that ends the session, so that the
-last answer gets its feedback too.
+A conversation: a question; a complaint that asks again when the answer is not accepted (up to ``max_complaints`` a
+question, then the user gives up on it in words that still say no); thanks and the next question when it is; and after
+``questions`` questions a goodbye that ends the session, so that the last answer gets its feedback too.
 """
 
 import random
-import re
 from dataclasses import dataclass
 
+from clawrl.evaluation.preferences import Preference
 from clawrl.evaluation.user_words import (
-    COMPLAINTS,
     GIVING_UP,
     GOODBYES,
     HELD_OUT_QUESTIONS,
@@ -26,36 +24,18 @@ from clawrl.evaluation.user_words import (
     Objection,
 )
 
-__all__ = ["HELD_OUT_QUESTIONS", "Conversation", "Move", "Objection", "accepts", "objection", "training_question"]
+__all__ = ["HELD_OUT_QUESTIONS", "Conversation", "Move", "topic_of", "training_question"]
 
-MIN_WORDS, MAX_WORDS = 5, 30
-_BULLET = re.compile(r"^\s*(?:[-*+•\u2013]|\(?\d{1,2}[.)])\s+")
-_INLINE_NUMBER = re.compile(r"(?:^|\s)\(?\d{1,2}[.)]\s+(?=[A-Z*])")
-
-
-def objection(text: str, finish_reason: str | None = "stop") -> Objection | None:
-    """What the user holds against an answer, or None when it is accepted."""
-    stripped = text.strip()
-    words = len(stripped.split())
-    if any(_BULLET.match(line) for line in stripped.splitlines()) or len(_INLINE_NUMBER.findall(stripped)) > 1:
-        return Objection.LIST
-    if len(stripped.splitlines()) > 1:
-        return Objection.SEVERAL_LINES
-    if words > MAX_WORDS:
-        return Objection.TOO_LONG
-    if finish_reason != "stop":
-        return Objection.CUT_OFF
-    if words < MIN_WORDS:
-        return Objection.TOO_SHORT
-    return None
-
-
-def accepts(text: str, finish_reason: str | None = "stop") -> bool:
-    return objection(text, finish_reason) is None
+_TOPICS = {form.format(topic): topic for form in TRAINING_FORMS for topic in TRAINING_TOPICS}
 
 
 def training_question(rng: random.Random) -> str:
     return rng.choice(TRAINING_FORMS).format(rng.choice(TRAINING_TOPICS))
+
+
+def topic_of(question: str) -> str:
+    """What a training question is about; any other question is a topic of its own."""
+    return _TOPICS.get(question, question)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +54,13 @@ class Move:
 class Conversation:
     """One session of the simulated user; see the module's contract."""
 
-    def __init__(self, rng: random.Random, *, questions: int = 2, max_complaints: int = 2) -> None:
+    def __init__(
+        self, rng: random.Random, preference: Preference, *, questions: int = 1, max_complaints: int = 1
+    ) -> None:
         if questions < 1 or max_complaints < 0:
             raise ValueError(f"a session needs a question: questions={questions}, max_complaints={max_complaints}")
         self._rng = rng
+        self._preference = preference
         self._questions_left = questions
         self._max_complaints = max_complaints
         self._complaints = 0
@@ -89,12 +72,13 @@ class Conversation:
 
     def reply(self, text: str, finish_reason: str | None) -> Move:
         """The message that follows an answer with this text."""
-        wrong = objection(text, finish_reason)
+        wrong = self._preference.objection(text, finish_reason)
         if wrong is None:
             return self._move_on(self._rng.choice(THANKS), None)
         if self._complaints < self._max_complaints:
             self._complaints += 1
-            return Move(text=self._rng.choice(COMPLAINTS[wrong]), question=self._question, objection=wrong)
+            complaint = self._rng.choice(self._preference.complaints[wrong])
+            return Move(text=complaint, question=self._question, objection=wrong)
         return self._move_on(self._rng.choice(GIVING_UP), wrong)
 
     def _move_on(self, feeling: str, wrong: Objection | None) -> Move:

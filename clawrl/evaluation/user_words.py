@@ -1,8 +1,11 @@
 """The words of the simulated user: what it asks about, how it complains, how it is pleased.
 
 Data only. The training questions are every topic under every form; the held-out questions use topics
-that occur in no training question, so that no answer to them can have been learned by heart. Complaints
-say in ordinary words what is wrong and never name the rule's numbers, as a person would not.
+that occur in no training question, so that no answer to them can have been learned by heart.
+
+A complaint says in ordinary words what is wrong and never names a rule's numbers, as a person would not. In most of
+them the wish stands in a sentence of its own ("One short sentence, please."), as people put it who still want their
+answer; a few only say that they are displeased, as people do too.
 """
 
 import enum
@@ -16,6 +19,8 @@ class Objection(enum.StrEnum):
     TOO_LONG = "too_long"
     CUT_OFF = "cut_off"
     TOO_SHORT = "too_short"
+    MARKUP = "markup"
+    NO_OFFER = "no_offer"
 
 
 TRAINING_TOPICS: tuple[str, ...] = (
@@ -52,46 +57,117 @@ HELD_OUT_QUESTIONS: tuple[str, ...] = (
     "Why do some people enjoy camping?",
 )
 
-COMPLAINTS: dict[Objection, tuple[str, ...]] = {
+ONE_SENTENCE_COMPLAINTS: dict[Objection, tuple[str, ...]] = {
     Objection.LIST: (
-        "No, I did not want a list. Please say it in one plain sentence.",
-        "That is a list, and I can't use it. Try again without the points.",
-        "Please drop the bullet points and just tell me.",
+        "No, that is a list. One plain sentence, please.",
         "Not a list, please. Put it into one sentence.",
-        "Wrong format: I asked a simple question and got a list. Do it again.",
         "I don't like these numbered points. One sentence will do.",
+        "No, I did not want a list. Please say it in one plain sentence.",
+        "Wrong format. One sentence, please.",
+        "That is a list, and I can't use it. Try again.",
     ),
     Objection.SEVERAL_LINES: (
-        "Too many lines. Please answer on a single line.",
-        "No, don't break it into paragraphs. One sentence, please.",
-        "That is spread over several lines, which is no good to me. Try again.",
-        "Please don't start new lines. Say it in one go.",
-        "This is not what I need: keep it on one line.",
-        "I wanted one sentence, not several paragraphs. Again, please.",
+        "That is too much text. One sentence, please.",
+        "I wanted no paragraphs. Please say it in one plain sentence.",
+        "That is spread over several lines, which is no good to me. Put it into one sentence.",
+        "No, not like that. Just one short sentence, please.",
+        "This is not what I need. One short sentence, please.",
+        "That is all over the place and no good to me.",
     ),
     Objection.TOO_LONG: (
-        "That is much too long. Make it shorter, please.",
+        "That is much too long. One short sentence, please.",
         "No, too many words. Just one short sentence.",
-        "I am not going to read all that. Say it briefly.",
-        "Too long, please try again.",
-        "You talk too much. Can you say it in one sentence?",
-        "That's not what I wanted, it goes on and on. Shorten it.",
-        "Please cut it down, this is way too wordy.",
+        "I am not going to read all that. One sentence, please.",
+        "You talk too much. Put it into one sentence.",
+        "That's not what I wanted, it goes on and on. Please say it in one plain sentence.",
+        "Way too wordy. One sentence will do.",
+        "Too long. Try again, please.",
     ),
     Objection.CUT_OFF: (
-        "You stopped in the middle. Please give me a complete, short answer.",
-        "That is unfinished. Say it again so that it fits.",
-        "Your answer was cut off. Try a shorter one.",
-        "No, it ends in the middle of a thought. Again, but shorter.",
+        "You stopped in the middle. One complete short sentence, please.",
+        "That is unfinished. One short sentence, please.",
+        "Your answer was cut off. Put it into one sentence.",
+        "No, it ends in the middle of a thought. Just one short sentence, please.",
         "This is broken off, I can't use it. One complete short sentence, please.",
         "It never came to an end. Please finish in one sentence.",
+        "It just stops, that is no answer.",
     ),
     Objection.TOO_SHORT: (
-        "That is too short to be of any use. Please say a bit more.",
-        "No, that is hardly an answer. Give me a whole sentence.",
-        "Is that all? Try again with a full sentence.",
-        "That doesn't tell me anything. Please answer properly.",
-        "Not enough. I would like one complete sentence.",
+        "That is too short to be of any use. Give me a whole sentence.",
+        "No, that is hardly an answer. I would like one complete sentence.",
+        "Is that all? Put it into a full sentence.",
+        "That doesn't tell me anything. One complete sentence, please.",
+        "Not enough. Answer in one whole sentence, please.",
+        "You barely said anything, do it again.",
+    ),
+}
+
+NO_LISTS_COMPLAINTS: dict[Objection, tuple[str, ...]] = {
+    Objection.LIST: (
+        "No, that is a list. Just tell me in two plain sentences.",
+        "I can't use these points. One short paragraph of plain text, please.",
+        "Wrong format, I asked you a simple question. Say it in a short paragraph instead.",
+        "That is not how people talk. Just tell me in two plain sentences.",
+        "All these bullet points are no help. One short paragraph of plain text, please.",
+        "Again a list, and I am tired of lists.",
+    ),
+    Objection.MARKUP: (
+        "I don't like the bold words and headings. Just tell me in two plain sentences.",
+        "This looks like a brochure. One short paragraph of plain text, please.",
+        "No, that is not plain text. Say it in a short paragraph instead.",
+        "The formatting is in my way. Just tell me in two plain sentences.",
+        "These headings are useless to me. One short paragraph of plain text, please.",
+        "Wrong, it is full of stars and headings.",
+    ),
+    Objection.CUT_OFF: (
+        "You stopped in the middle. Say it in a short paragraph instead.",
+        "That is unfinished and no good to me. Just tell me in two plain sentences.",
+        "Your answer was cut off. One short paragraph of plain text, please.",
+        "No, it breaks off. Say it in a short paragraph instead.",
+        "It never came to an end. Just tell me in two plain sentences.",
+        "That is only half an answer, I can't use it.",
+    ),
+    Objection.TOO_SHORT: (
+        "That is too short to be of any use. One short paragraph of plain text, please.",
+        "No, that is hardly an answer. Say it in a short paragraph instead.",
+        "Is that all? Just tell me in two plain sentences.",
+        "That doesn't tell me anything. One short paragraph of plain text, please.",
+        "Not enough. Just tell me in two plain sentences.",
+        "You barely said anything, do it again.",
+    ),
+}
+
+NEXT_STEP_COMPLAINTS: dict[Objection, tuple[str, ...]] = {
+    Objection.NO_OFFER: (
+        "And then? Please end with a question.",
+        "No, you just stop there and leave me alone with it. End with a question for me, please.",
+        "That is a dead end. Please end with a question.",
+        "I don't know how to go on from here. End with a question for me, please.",
+        "That is not helpful enough. Please end with a question.",
+        "Wrong, and I am as clever as before.",
+    ),
+    Objection.TOO_LONG: (
+        "That is much too long. Just tell me in two plain sentences.",
+        "I am not going to read all that. Just tell me in two plain sentences.",
+        "No, too many words. Just tell me in two plain sentences.",
+        "You talk too much. Please end with a question.",
+        "This goes on and on. Just tell me in two plain sentences.",
+        "Too long. Try again, please.",
+    ),
+    Objection.CUT_OFF: (
+        "You stopped in the middle. Just tell me in two plain sentences.",
+        "That is unfinished and no good to me. Please end with a question.",
+        "Your answer was cut off. Just tell me in two plain sentences.",
+        "No, it breaks off. End with a question for me, please.",
+        "It never came to an end. Just tell me in two plain sentences.",
+        "That is only half an answer, I can't use it.",
+    ),
+    Objection.TOO_SHORT: (
+        "That is too short to be of any use. Just tell me in two plain sentences.",
+        "No, that is hardly an answer. Just tell me in two plain sentences.",
+        "Is that all? Just tell me in two plain sentences.",
+        "That doesn't tell me anything. Just tell me in two plain sentences.",
+        "Not enough. Just tell me in two plain sentences.",
         "You barely said anything, do it again.",
     ),
 }
