@@ -19,8 +19,16 @@ def conversation(seed: int = 1, **settings: int) -> Conversation:
     return Conversation(random.Random(seed), ONE_SENTENCE, **settings)
 
 
-def test_a_short_session_is_a_question_one_complaint_and_a_goodbye_that_still_says_no() -> None:
+def test_a_short_session_is_a_question_and_a_complaint_in_leaving() -> None:
     talk = conversation()
+    question = talk.opening().question
+    goodbye = talk.reply(LONG, "stop")
+    assert goodbye.ends_session and goodbye.question == question and goodbye.objection is Objection.TOO_LONG
+    assert goodbye.text.startswith(ONE_SENTENCE.complaints[Objection.TOO_LONG]) and goodbye.text.endswith(GOODBYES)
+
+
+def test_a_patient_user_asks_again_before_leaving_with_words_that_still_say_no() -> None:
+    talk = conversation(max_complaints=1)
     question = talk.opening().question
     complaint = talk.reply(LONG, "stop")
     assert complaint.text in ONE_SENTENCE.complaints[Objection.TOO_LONG] and not complaint.ends_session
@@ -55,7 +63,7 @@ def test_after_its_complaints_the_user_gives_up_on_the_question_and_has_new_pati
 
 @pytest.mark.parametrize("preference", PREFERENCES.values(), ids=lambda preference: preference.name)
 def test_the_user_complains_by_its_own_preference(preference: Preference) -> None:
-    talk = Conversation(random.Random(1), preference)
+    talk = Conversation(random.Random(1), preference, max_complaints=1)
     talk.opening()
     wrong = preference.objection("", "length")
     assert wrong is not None and talk.reply("", "length").text in preference.complaints[wrong]

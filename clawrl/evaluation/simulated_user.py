@@ -4,9 +4,10 @@ The preference is a pure rule (see `preferences`) and is never shown to the mode
 *says*. A `Conversation` is a state machine without I/O: give it an answer, get the next message. Its question order
 and wording come from the seed alone; `HELD_OUT_QUESTIONS` never occur.
 
-A conversation: a question; a complaint that asks again when the answer is not accepted (up to ``max_complaints`` a
-question, then the user gives up on it in words that still say no); thanks and the next question when it is; and after
-``questions`` questions a goodbye that ends the session, so that the last answer gets its feedback too.
+A conversation: a question; thanks when the answer is accepted, a complaint when it is not; then the next question, and
+after ``questions`` questions a goodbye that ends the session, so that the last answer gets its feedback too. With
+``max_complaints`` above 0 a complaint asks for another answer, so often a question, before the user gives up on it in
+words that still say no.
 """
 
 import random
@@ -55,7 +56,7 @@ class Conversation:
     """One session of the simulated user; see the module's contract."""
 
     def __init__(
-        self, rng: random.Random, preference: Preference, *, questions: int = 1, max_complaints: int = 1
+        self, rng: random.Random, preference: Preference, *, questions: int = 1, max_complaints: int = 0
     ) -> None:
         if questions < 1 or max_complaints < 0:
             raise ValueError(f"a session needs a question: questions={questions}, max_complaints={max_complaints}")
@@ -75,11 +76,13 @@ class Conversation:
         wrong = self._preference.objection(text, finish_reason)
         if wrong is None:
             return self._move_on(self._rng.choice(THANKS), None)
-        if self._complaints < self._max_complaints:
-            self._complaints += 1
-            complaint = self._rng.choice(self._preference.complaints[wrong])
-            return Move(text=complaint, question=self._question, objection=wrong)
-        return self._move_on(self._rng.choice(GIVING_UP), wrong)
+        if self._complaints == self._max_complaints > 0:
+            return self._move_on(self._rng.choice(GIVING_UP), wrong)
+        complaint = self._rng.choice(self._preference.complaints[wrong])
+        if self._max_complaints == 0:
+            return self._move_on(complaint, wrong)
+        self._complaints += 1
+        return Move(text=complaint, question=self._question, objection=wrong)
 
     def _move_on(self, feeling: str, wrong: Objection | None) -> Move:
         if self._questions_left == 0:
