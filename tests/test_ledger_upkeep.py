@@ -22,6 +22,7 @@ from tests.ledger_kit import (
     serve,
     take_step,
     taught,
+    to_judging,
     user,
 )
 
@@ -157,6 +158,22 @@ def test_a_trained_turn_is_kept_while_an_older_checkpoint_could_still_ask_for_it
     assert not ledger.restored("two", 2).out_of_reach
     assert ledger.restored("three", 1).out_of_reach, "step 2 was pruned and cannot be replayed"
     assert ledger.counts().adds_up
+
+
+def test_teacher_targets_go_as_soon_as_nobody_can_train_on_the_turn_any_more(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path, keep_trained_steps=1)
+    ledger.restored("run", 0)
+    for step in (1, 2, 3):
+        to_judging(ledger, f"t{step}")
+        judge(ledger, f"t{step}", targets=taught())
+        take_step(ledger, "run", step, 1)
+    ledger.checkpointed("run", 3)
+    to_judging(ledger, "queued")
+    judge(ledger, "queued", targets=taught())
+    assert ledger.prune() == 0
+    kept = {name: ledger.targets(TurnId(name)) is not None for name in ("t1", "t2", "t3", "queued")}
+    assert kept == {"t1": False, "t2": False, "t3": True, "queued": True}
+    assert ledger.counts().adds_up and ledger.turn(TurnId("t1")) is not None
 
 
 def test_without_a_trainer_no_trained_turn_is_pruned_by_guess(tmp_path: Path) -> None:

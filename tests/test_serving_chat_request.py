@@ -44,6 +44,7 @@ def test_a_minimal_body_takes_every_default_from_the_config() -> None:
         session=None,
         kind=TurnKind.MAIN,
         ends_session=False,
+        group=None,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clawrl.messages import Arrival, Message, TurnId, TurnKind
+from clawrl.serving.errors import ApiError
 from clawrl.serving.sessions import (
     affinity_key,
     canonical,
@@ -53,6 +54,28 @@ def test_the_turn_type_is_the_header_or_the_body_or_the_default() -> None:
     assert kind({}, {}, TurnKind.SIDE) is TurnKind.SIDE
     assert kind({}, {"turn_type": "main"}, TurnKind.SIDE) is TurnKind.MAIN
     assert kind({"X-Turn-Type": "Side"}, {"turn_type": "main"}, TurnKind.MAIN) is TurnKind.SIDE
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "group"),
+    [
+        ({}, {}, None),
+        ({"X-Group-Id": " g "}, {"group_id": "other"}, "g"),
+        ({}, {"group_id": "g"}, "g"),
+        ({}, {"group_id": ""}, None),
+    ],
+)
+def test_the_group_is_the_header_or_else_the_body(
+    headers: dict[str, str], body: dict[str, Any], group: str | None
+) -> None:
+    assert session_facts(headers, body, TurnKind.MAIN).group == group
+
+
+def test_a_name_that_is_too_long_is_refused_by_its_field() -> None:
+    for field in ("session_id", "group_id"):
+        with pytest.raises(ApiError) as caught:
+            session_facts({}, {field: "x" * 257}, TurnKind.MAIN)
+        assert caught.value.param == field
 
 
 @pytest.mark.parametrize(

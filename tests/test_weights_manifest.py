@@ -85,6 +85,6 @@ def test_pruning_keeps_the_newest_and_the_spared(tmp_path: Path) -> None:
         for version in range(6)
     ]
     (tmp_path / ".v000009-abc.77").mkdir()
-    prune(tmp_path, 2, spare=folders[0])
+    prune(tmp_path, 2, spare=[folders[0]])
     assert not list(tmp_path.glob(".v*")), "what a crash left half-written goes, too"
     assert [folder.is_dir() for folder in folders] == [True, False, False, False, True, True]

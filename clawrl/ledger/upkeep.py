@@ -49,7 +49,10 @@ def prune(db: Database, config: LedgerConfig) -> int:
     A trained turn stays as long as a trainer could still restore a checkpoint without it:
     ``keep_trained_steps`` steps behind the last checkpoint.
     """
+    run = current_run(db)
+    safe_step = -1 if run is None else run["checkpointed_step"] - config.keep_trained_steps
     _prune_history(db)
+    _prune_targets(db, safe_step)
     vitals.prune_orphans(db)
     cutoff = db.scalar(
         "SELECT seq FROM turns WHERE state IN ('trained', 'dropped') ORDER BY seq DESC LIMIT 1 OFFSET ?",
@@ -57,8 +60,6 @@ def prune(db: Database, config: LedgerConfig) -> int:
     )
     if cutoff is None:
         return 0
-    run = current_run(db)
-    safe_step = -1 if run is None else run["checkpointed_step"] - config.keep_trained_steps
     finished = db.rows(
         "SELECT turn_id, state, reason, step FROM turns WHERE state IN ('trained', 'dropped') AND seq <= ?"
         " AND (state = 'dropped' OR step <= ?) ORDER BY seq LIMIT ?",
@@ -81,6 +82,16 @@ def prune(db: Database, config: LedgerConfig) -> int:
         highest = max(*steps, int(counter(db, "pruned_step")))
         db.execute("INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)", highest)
     return len(finished)
+
+
+def _prune_targets(db: Database, safe_step: int) -> None:
+    """Teacher targets outweigh all else about a turn and go as soon as nobody can train on it any more."""
+    db.execute(
+        "DELETE FROM targets WHERE turn_id IN (SELECT turn_id FROM targets JOIN turns USING (turn_id)"
+        " WHERE state = 'dropped' OR (state = 'trained' AND step <= ?) LIMIT ?)",
+        safe_step,
+        BATCH,
+    )
 
 
 def _prune_history(db: Database) -> None:
