@@ -136,7 +136,9 @@ async def _measure(deployment: Path, home: Path, seen: Observations) -> None:
     from clawrl.evaluation.measures import mean_of
 
     answers = seen.record.first_answers()
-    start, end = spread_out(by_version(answers).get(0, []), BLOCK), answers[-BLOCK:]
+    # Version 0 answers only a few sessions before the next one comes; the held-out questions make its mean less noisy.
+    start = [*seen.before, *spread_out(by_version(answers).get(0, []), BLOCK)]
+    end = [*answers[-BLOCK:], *seen.after]
     async with frozen_start(deployment, home) as model:
         seen.start = mean_of(list((await model.measure(start, ONE_SENTENCE.instruction)).values()))
         seen.end = mean_of(list((await model.measure(end, ONE_SENTENCE.instruction)).values()))

@@ -143,8 +143,8 @@ def _fluency_check(seen: Observations) -> Check:
     return _learned(
         name,
         lost <= LARGEST_FLUENCY_LOSS,
-        f"{seen.start.fluency:.2f} at version 0, {seen.end.fluency:.2f} in the last {BLOCK} (nats per token by the "
-        f"starting model); {LARGEST_FLUENCY_LOSS:g} may be lost",
+        f"{seen.start.fluency:.2f} at version 0, {seen.end.fluency:.2f} at the end (nats per token by the starting "
+        f"model, {seen.start.turns} and {seen.end.turns} answers); {LARGEST_FLUENCY_LOSS:g} may be lost",
     )
 
 
@@ -155,7 +155,7 @@ def _lift_check(seen: Observations) -> Check:
     return _learned(
         name,
         seen.end.lift >= LEAST_LIFT_KEPT * seen.start.lift and seen.end.lift > 0.0,
-        f"a lift of {seen.start.lift:.2f} at version 0, {seen.end.lift:.2f} in the last {BLOCK} (by so many nats per "
+        f"a lift of {seen.start.lift:.2f} at version 0, {seen.end.lift:.2f} at the end (by so many nats per "
         f"token the question makes its answer likelier); {LEAST_LIFT_KEPT:.0%} must stay",
     )
 

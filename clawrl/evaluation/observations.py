@@ -12,9 +12,9 @@ from clawrl.evaluation.measures import Measures
 class Observations:
     """``versions``: published version -> its row of the status.
 
-    ``start`` and ``end`` are what the frozen starting model says of the first version's and of the last sessions' first
-    answers; written after the graph has stopped, None where there was nothing to measure. ``not_measured`` says why it
-    could not be asked.
+    ``start`` and ``end`` are what the frozen starting model says of first answers and of answers to held-out questions,
+    by version 0 and at the end; written after the graph has stopped, None where there was nothing to measure.
+    ``not_measured`` says why it could not be asked.
     """
 
     record: Record = field(default_factory=Record)
