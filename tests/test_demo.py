@@ -69,7 +69,7 @@ def test_the_demo_passes_when_the_policy_learns_and_leaves_its_files(tmp_path: P
     figures = json.loads((chosen.output / "summary.json").read_text())
     assert figures["passed"] and figures["versions_published"] >= 12 and figures["failures"] == []
     assert figures["turns"]["recorded"] == figures["answers"] == figures["requests"]
-    assert figures["held_out"]["before"]["answered"] == figures["held_out"]["after"]["answered"] == 6
+    assert figures["held_out"]["before"]["answered"] == figures["held_out"]["after"]["answered"] == 12
     assert (
         len([line for line in (chosen.output / "turns.jsonl").read_text().splitlines() if '"first": true' in line])
         == 48

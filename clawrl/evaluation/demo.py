@@ -35,8 +35,6 @@ from clawrl.evaluation.observations import Observations
 from clawrl.evaluation.preferences import ONE_SENTENCE
 from clawrl.evaluation.simulated_user import HELD_OUT_QUESTIONS
 
-_HELD_OUT = HELD_OUT_QUESTIONS[:6]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
@@ -96,8 +94,8 @@ async def _observe(
                 questions=options.questions_per_session,
                 seed=options.seed,
             )
-            console.print(f"asking {len(_HELD_OUT)} held-out questions", style="dim")
-            seen.before = await pool.ask_aside(_HELD_OUT, "held_out", "before")
+            console.print(f"asking {len(HELD_OUT_QUESTIONS)} held-out questions", style="dim")
+            seen.before = await pool.ask_aside(HELD_OUT_QUESTIONS, "held_out", "before")
             with Display(console) as display:
                 await talk(
                     pool,
@@ -111,7 +109,7 @@ async def _observe(
             # Nothing more is to be learned while the last version shows what it can do.
             await attempt(seen, api.pause, "the demo asks its held-out questions")
             console.print("asking the held-out questions again", style="dim")
-            seen.after = await pool.ask_aside(_HELD_OUT, "held_out", "after")
+            seen.after = await pool.ask_aside(HELD_OUT_QUESTIONS, "held_out", "after")
         seen.memory_mb = server.memory_mb()
         await settle(api, seen)
 
