@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from clawrl.check import check_file
-from clawrl.config import Deployment
+from clawrl.config import Deployment, read_deployment
 from clawrl.engine.transformers import TransformersEngine
 from clawrl.judging.calibration import CalibrationError, CalibrationReport, LabelledCase, calibrate, read_cases
 from clawrl.judging.choose import engine_must_generate, verdict_judge
@@ -22,9 +20,7 @@ def calibrate_deployment(file: Path, cases: Path) -> CalibrationReport:
     labelled = read_cases(cases)
     if problems := check_file(file).problems:
         raise CalibrationError(f"{file} is not valid: {problems[0]}")
-    applications = yaml.safe_load(file.read_text())["applications"]
-    ours = next(app for app in applications if app["import_path"].startswith("clawrl."))
-    return asyncio.run(_calibrate(Deployment.model_validate(ours["args"]), labelled))
+    return asyncio.run(_calibrate(read_deployment(file), labelled))
 
 
 async def _calibrate(deployment: Deployment, labelled: Sequence[LabelledCase]) -> CalibrationReport:

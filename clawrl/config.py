@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from pydantic import Field, model_validator
 
 from clawrl.engine.config import EngineConfig
@@ -72,6 +73,13 @@ class Placement:
     num_cpus: float
     num_gpus: float
     note: str = ""
+
+
+def read_deployment(file: Path) -> "Deployment":
+    """Our ``args`` in a deployment file that `clawrl check` accepts: those of its first application that is ours."""
+    applications = yaml.safe_load(file.read_text())["applications"]
+    ours = next(application for application in applications if application["import_path"].startswith("clawrl."))
+    return Deployment.model_validate(ours["args"])
 
 
 class Deployment(StrictConfig):

@@ -18,7 +18,8 @@ from clawrl.evaluation import measures as measures_module
 from clawrl.evaluation.demo_users import Answer
 from clawrl.evaluation.frozen import FrozenStart, frozen_start
 from clawrl.evaluation.live_graph import RunProblem
-from clawrl.evaluation.measures import Measures, NotMeasurable, Question, k3, mean_of, measure
+from clawrl.evaluation.measures import Measures, NotMeasurable, Question, mean_of, measure
+from clawrl.judging.divergence import k3
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
 from clawrl.messages import Message, SamplingParams, Turn, VersionSpan
@@ -137,7 +138,7 @@ def test_a_run_that_is_over_is_measured_from_its_own_ledger_and_what_it_lost_is_
         "policy": {"model": {"source": str(folder)}, "engine": settings},
         "trainer": {"training": {"dtype": "float32"}},
     }
-    deployment.write_text(yaml.safe_dump({"applications": [{"args": args}]}))
+    deployment.write_text(yaml.safe_dump({"applications": [{"import_path": "clawrl.graph:app", "args": args}]}))
 
     async def look() -> dict[str, Measures]:
         async with frozen_start(deployment, home) as model:

@@ -13,7 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from clawrl.engine.protocol import ScoreRequest, Scores
-from clawrl.judging.vitals import VitalsError, VitalsMeter, k3
+from clawrl.judging.divergence import k3
+from clawrl.judging.vitals import VitalsError, VitalsMeter
 from clawrl.messages import TurnId, VitalsRequest
 from tests.engine_tools import running_engine
 

@@ -120,6 +120,19 @@ def test_rolling_back_twice_to_the_same_version_is_one_roll_back(tmp_path: Path)
     assert ledger.roll_back(1).version == 5, "the weights moved on since"
 
 
+def test_the_newest_roll_back_is_found_whatever_came_after_it_and_over_a_restart(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    for number in (0, 1, 2):
+        ledger.commit_version(version(number))
+    assert ledger.newest_rollback() is None
+    first = ledger.roll_back(1)
+    ledger.commit_version(version(7))
+    assert ledger.newest_rollback() == first
+    second = ledger.roll_back(0)
+    ledger.close()
+    assert open_ledger(tmp_path).newest_rollback() == second
+
+
 def test_the_last_good_version_is_kept_however_old_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clawrl.ledger.upkeep.KEEP_HISTORY", 2)
     ledger = open_ledger(tmp_path)

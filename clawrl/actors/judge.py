@@ -106,8 +106,11 @@ class Judge:
             engine, name = await self._frozen_policy(), "policy:0"
         else:
             engine, name = await self._published(config.version), f"policy:{config.version}"
-        tokenizer = AutoTokenizer.from_pretrained(self._policy_folder)
-        check_same_tokenizer(tokenizer, engine.tokenizer)
+        tokenizer = engine.tokenizer
+        if engine is self._engine and engine is not self._start_policy:
+            # The judge's model is another one; the prompts are rendered as the policy's were.
+            tokenizer = AutoTokenizer.from_pretrained(self._policy_folder)
+            check_same_tokenizer(tokenizer, engine.tokenizer)
         renderer = ChatRenderer(tokenizer, engine.capabilities.context_length)
         return Teacher(engine, renderer, top_k=self._method.teacher_top_k, label=config.label, name=name)
 

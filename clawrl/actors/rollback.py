@@ -15,8 +15,7 @@ from clawrl.guards.alarms import Alarm
 from clawrl.ledger.store import Ledger
 from clawrl.messages import PolicyVersion
 
-_ROLLED_BACK, _REWOUND = "rolled_back_to", "trainer_rewound"
-_LOOK_BACK = 1_000
+_REWOUND = "trainer_rewound"
 
 
 def roll_back(ledger: Ledger, alarm: Alarm, healthy: Sequence[int]) -> PolicyVersion | None:
@@ -34,7 +33,7 @@ def roll_back(ledger: Ledger, alarm: Alarm, healthy: Sequence[int]) -> PolicyVer
 
 def pending_rewind(ledger: Ledger) -> PolicyVersion | None:
     """The version that the trainer must go back to before it does anything else."""
-    newest = _newest_rollback(ledger)
+    newest = ledger.newest_rollback()
     return None if newest is None or newest.stats.get(_REWOUND) else newest
 
 
@@ -47,7 +46,7 @@ def rewound(ledger: Ledger, run_id: str, version: int) -> None:
 
 def restored_from(ledger: Ledger, rewound_to: int) -> None:
     """A run starts from a checkpoint that had gone back to version ``rewound_to`` (0: never)."""
-    newest = _newest_rollback(ledger)
+    newest = ledger.newest_rollback()
     if newest is not None and newest.version > rewound_to and newest.stats.get(_REWOUND):
         ledger.annotate_version(newest.version, {**newest.stats, _REWOUND: False})
 
@@ -59,7 +58,3 @@ def why_not_publish(ledger: Ledger) -> str | None:
         return f"version {rewind.version} was rolled back to, and the trainer must rewind first"
     pause = ledger.paused()
     return f"the guard froze learning: {pause.reason}" if pause is not None and pause.by == "guard" else None
-
-
-def _newest_rollback(ledger: Ledger) -> PolicyVersion | None:
-    return next((version for version in ledger.versions(_LOOK_BACK) if _ROLLED_BACK in version.stats), None)

@@ -9,8 +9,7 @@ from typing import Any
 from clawrl.contracts import examples
 from clawrl.contracts.report import require, same
 from clawrl.guards.filters import TurnFilter
-from clawrl.judging.hints import HintSource
-from clawrl.judging.rewards import HintFunction, RewardFunction
+from clawrl.judging.rewards import RewardFunction, own_hint_source
 from clawrl.messages import Judgement, Message, Turn
 
 
@@ -45,7 +44,7 @@ REWARD_CHECKS = (
 
 def it_answers_every_case_with_texts(found: Any) -> None:
     """A class is made without arguments and has ``async hints``; a function is called."""
-    source: HintSource = found() if isinstance(found, type) else HintFunction(found, "the function")
+    source = own_hint_source(found, "the function")
 
     async def ask() -> list[Any]:
         cases = [case for turn in examples.turns() for case in examples.cases(turn)]

@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from clawrl.engine.protocol import Engine
 from clawrl.evaluation.demo_users import Answer
 from clawrl.evaluation.live_graph import RunProblem
@@ -53,11 +51,11 @@ class FrozenStart:
 
 @asynccontextmanager
 async def frozen_start(deployment: Path, home: Path) -> AsyncIterator[FrozenStart]:
-    from clawrl.config import Deployment
+    from clawrl.config import read_deployment
     from clawrl.engine.transformers import TransformersEngine
     from clawrl.models import resolve
 
-    args = Deployment.model_validate(yaml.safe_load(deployment.read_text())["applications"][0]["args"])
+    args = read_deployment(deployment)
     file = ledger_file(home, args.state_dir, args.name)
     if not file.exists():
         raise RunProblem(f"{file} is not there: the server kept its ledger elsewhere, or never made one")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clawrl.judging.divergence import k3
 from clawrl.messages import TokenIds, Turn, TurnId
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from clawrl.serving.template import ChatRenderer
 
 _AT_ONCE = 16
-_LARGEST_LOG_RATIO = 20.0
 
 
 class NotMeasurable(ValueError):
@@ -95,14 +95,6 @@ def measurable(ledger: Ledger, turn_ids: Sequence[str], topics: Sequence[str]) -
         if turn is not None and len(turn.response_ids):
             found.append(Question(turn=turn, topic=topic))
     return found
-
-
-def k3(frozen_logps: np.ndarray, behaviour_logps: np.ndarray) -> float:
-    """Mean k3 estimate of KL(policy || frozen) per token, float[R] each; the log ratio is limited to ±20."""
-    ratio = np.clip(
-        frozen_logps.astype(np.float64) - behaviour_logps.astype(np.float64), -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO
-    )
-    return float(np.mean(np.expm1(ratio) - ratio))
 
 
 def ledger_file(home: Path, state_dir: str, name: str) -> Path:

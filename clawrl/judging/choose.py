@@ -1,8 +1,4 @@
-"""From settings to the judge model's verdict and the source of hints that they name.
-
-A hint source of one's own is a function ``(case, judgement) -> texts``, or a class made without arguments that has the
-method of `HintSource`.
-"""
+"""From settings to the judge model's verdict and the source of hints that they name."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from clawrl.judging.hints import HintSource, NoHints
 from clawrl.judging.panel import VerdictJudge
 from clawrl.judging.probability import ProbabilityJudge
 from clawrl.judging.quoting import QuotingHints
-from clawrl.judging.rewards import HintFunction
+from clawrl.judging.rewards import own_hint_source
 from clawrl.judging.written import WrittenJudge
 from clawrl.judging.written_hints import WrittenHints
 from clawrl.plugins import load
@@ -50,6 +46,4 @@ def hint_source(config: HintsConfig, engine: Engine, tokenizer: PreTrainedTokeni
         return QuotingHints()
     if config.source == "written":
         return WrittenHints(engine, tokenizer, config)
-    found = load(config.source)
-    source: HintSource = found() if isinstance(found, type) else HintFunction(found, config.source)
-    return source
+    return own_hint_source(load(config.source), config.source)

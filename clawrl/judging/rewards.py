@@ -19,6 +19,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from clawrl.judging.config import JudgingConfig
+from clawrl.judging.hints import HintSource
 from clawrl.messages import Judgement, JudgeRequest, Message, Turn, Verdict
 from clawrl.plugins import is_dotted, load
 
@@ -83,6 +84,12 @@ class HintFunction:
 def reward_function(config: JudgingConfig) -> RewardFunction | None:
     """The operator's own verdict; None where the judge model gives it."""
     return RewardFunction(load(config.kind), config.kind) if is_dotted(config.kind) else None
+
+
+def own_hint_source(found: Any, name: str) -> HintSource:
+    """What a path named: a function ``(case, judgement) -> texts``, or a `HintSource` class without arguments."""
+    source: HintSource = found() if isinstance(found, type) else HintFunction(found, name)
+    return source
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from clawrl.engine.protocol import Engine, ScoreRequest
+from clawrl.judging.divergence import k3
 from clawrl.messages import ModelVitals, VitalsRequest
-
-_MAX_LOG_RATIO = 20.0
 
 
 class VitalsError(RuntimeError):
@@ -47,14 +46,5 @@ class VitalsMeter:
         return ModelVitals(
             fluency=float(own.mean()),
             on_topic_lift=float(own.mean() - other.mean()),
-            kl=k3(own, request.behaviour_logps.astype(np.float64)),
+            kl=k3(own, request.behaviour_logps),
         )
-
-
-def k3(frozen_logps: np.ndarray, behaviour_logps: np.ndarray) -> float:
-    """Estimate of KL(policy || frozen) in nats a token, from tokens that the policy sampled; never negative.
-
-    The mean of ``exp(r) - 1 - r`` with ``r = frozen - behaviour``, limited to +-20 so that one token cannot overflow.
-    """
-    ratio = np.clip(frozen_logps - behaviour_logps, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-    return float(np.mean(np.expm1(ratio) - ratio))

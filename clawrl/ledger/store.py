@@ -250,6 +250,10 @@ class Ledger:
         with self.transaction():
             return versions.roll_back(self._db, to)
 
+    def newest_rollback(self) -> PolicyVersion | None:
+        """The newest version that `roll_back` made, whether or not others came after it."""
+        return versions.newest_rollback(self._db)
+
     def versions(self, limit: int = 100) -> list[PolicyVersion]:
         return versions.versions(self._db, limit)
 

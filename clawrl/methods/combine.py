@@ -15,7 +15,7 @@ from clawrl.messages import DropReason, Judgement, Sample, TeacherTargets, Turn
 from clawrl.methods.base import Column, JudgementNeed, LossInputs, LossOutput
 from clawrl.methods.plain import PlainMethod, RewardConfig
 from clawrl.methods.policy_loss import finish, policy_gradient
-from clawrl.methods.samples import make_sample, teacher_columns
+from clawrl.methods.samples import make_sample, teacher_advantage, teacher_columns
 
 
 class CombineConfig(RewardConfig):
@@ -41,12 +41,8 @@ class Combine(PlainMethod):
         return teacher_columns(sample)
 
     def loss(self, inputs: LossInputs) -> LossOutput:
-        from clawrl.loss import token_advantage
-
         config = self._config
-        taught_BT = token_advantage(inputs.columns["teacher_logp"], inputs.old_logp_BT, config.advantage_clip).where(
-            inputs.columns["opd_mask"], 0.0
-        )
+        taught_BT = teacher_advantage(inputs, config.advantage_clip)
         advantage_BT = config.w_rl * inputs.advantage_B[:, None] + config.w_opd * taught_BT
         loss_BT, shares = policy_gradient(inputs, advantage_BT, config)
         return finish(inputs, loss_BT, shares | {"opd_advantage_abs": taught_BT.abs()}, config)

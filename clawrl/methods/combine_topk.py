@@ -7,22 +7,16 @@ clipped (`clawrl.methods.topk`). This is the main method of the paper on learnin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from clawrl.messages import DropReason, Judgement, Sample, TeacherTargets, Turn
-from clawrl.methods.base import Column, JudgementNeed, LossInputs, LossOutput
-from clawrl.methods.plain import PlainMethod, RewardConfig
+from clawrl.methods.base import JudgementNeed, LossInputs, LossOutput
+from clawrl.methods.plain import RewardConfig
 from clawrl.methods.policy_loss import finish, policy_gradient
 from clawrl.methods.samples import make_sample
-from clawrl.methods.topk import TopKConfig, fitting, refuse_unread, topk_columns, topk_frozen, topk_loss
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clawrl.loss import TokenDistribution
+from clawrl.methods.topk import TopKConfig, TopKMethod, fitting, refuse_unread, topk_loss
 
 
 class CombineTopKConfig(RewardConfig, TopKConfig):
@@ -37,25 +31,17 @@ class CombineTopKConfig(RewardConfig, TopKConfig):
         return self
 
 
-class CombineTopK(PlainMethod):
+class CombineTopK(TopKMethod):
     Config = CombineTopKConfig
     name = "combine_topk"
     needs = frozenset({JudgementNeed.VERDICT, JudgementNeed.HINTS, JudgementNeed.TEACHER})
 
     def __init__(self, config: CombineTopKConfig) -> None:
-        super().__init__(config, config)
+        super().__init__(config, config, config)
         self._config = config
-        self.teacher_top_k = config.teacher_top_k
-        self.teacher_hints = 1 if config.hint_selection == "shortest" else None
 
     def sample(self, turn: Turn, judgement: Judgement, teacher: TeacherTargets | None) -> Sample | DropReason:
         return make_sample(turn, judgement, fitting(teacher, self._config), rewarded=True, taught=True)
-
-    def columns(self, sample: Sample) -> Mapping[str, Column]:
-        return topk_columns(sample, self._config)
-
-    def frozen(self, policy: TokenDistribution, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return topk_frozen(policy, columns, self._config)
 
     def loss(self, inputs: LossInputs) -> LossOutput:
         config = self._config

@@ -15,7 +15,7 @@ from clawrl.messages import DropReason, Judgement, Sample, TeacherTargets, Turn
 from clawrl.methods.base import Column, JudgementNeed, LossInputs, LossOutput
 from clawrl.methods.plain import PlainMethod
 from clawrl.methods.policy_loss import PolicyLossConfig, finish, policy_gradient
-from clawrl.methods.samples import make_sample, teacher_columns
+from clawrl.methods.samples import make_sample, teacher_advantage, teacher_columns
 
 
 class OPDConfig(PolicyLossConfig):
@@ -39,11 +39,7 @@ class OPD(PlainMethod):
         return teacher_columns(sample)
 
     def loss(self, inputs: LossInputs) -> LossOutput:
-        from clawrl.loss import token_advantage
-
-        advantage_BT = token_advantage(
-            inputs.columns["teacher_logp"], inputs.old_logp_BT, self._config.advantage_clip
-        ).where(inputs.columns["opd_mask"], 0.0)
+        advantage_BT = teacher_advantage(inputs, self._config.advantage_clip)
         loss_BT, shares = policy_gradient(inputs, advantage_BT, self._config)
         return finish(inputs, loss_BT, shares | {"opd_advantage_abs": advantage_BT.abs()}, self._config)
 

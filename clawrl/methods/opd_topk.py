@@ -5,22 +5,15 @@ By default the reverse KL over the teacher's top k and a tail bin.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
 from clawrl.messages import DropReason, Judgement, Sample, TeacherTargets, Turn
-from clawrl.methods.base import Column, JudgementNeed, LossInputs, LossOutput
-from clawrl.methods.plain import PlainMethod
+from clawrl.methods.base import JudgementNeed, LossInputs, LossOutput
 from clawrl.methods.policy_loss import LossConfig, finish
 from clawrl.methods.samples import make_sample
-from clawrl.methods.topk import TopKConfig, fitting, refuse_unread, topk_columns, topk_frozen, topk_loss
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clawrl.loss import TokenDistribution
+from clawrl.methods.topk import TopKConfig, TopKMethod, fitting, refuse_unread, topk_loss
 
 
 class OPDTopKConfig(LossConfig, TopKConfig):
@@ -34,25 +27,17 @@ class OPDTopKConfig(LossConfig, TopKConfig):
         return self
 
 
-class OPDTopK(PlainMethod):
+class OPDTopK(TopKMethod):
     Config = OPDTopKConfig
     name = "opd_topk"
     needs = frozenset({JudgementNeed.HINTS, JudgementNeed.TEACHER})
 
     def __init__(self, config: OPDTopKConfig) -> None:
-        super().__init__(config, None)
+        super().__init__(config, config, None)
         self._config = config
-        self.teacher_top_k = config.teacher_top_k
-        self.teacher_hints = 1 if config.hint_selection == "shortest" else None
 
     def sample(self, turn: Turn, judgement: Judgement, teacher: TeacherTargets | None) -> Sample | DropReason:
         return make_sample(turn, judgement, fitting(teacher, self._config), rewarded=False, taught=True)
-
-    def columns(self, sample: Sample) -> Mapping[str, Column]:
-        return topk_columns(sample, self._config)
-
-    def frozen(self, policy: TokenDistribution, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return topk_frozen(policy, columns, self._config)
 
     def loss(self, inputs: LossInputs) -> LossOutput:
         loss_BT, shares = topk_loss(inputs, self._config.objective, self._config, self._config)

@@ -1,13 +1,16 @@
-"""From a judged turn to a sample: what all methods do alike."""
+"""From a judged turn to a sample, and what a token-level teacher adds to it: what several methods do alike."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clawrl.messages import DropReason, Judgement, Sample, TeacherTargets, Turn
-from clawrl.methods.base import Column
+from clawrl.methods.base import Column, LossInputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def make_sample(
@@ -48,6 +51,14 @@ def teacher_columns(sample: Sample) -> dict[str, Column]:
     tokens = len(sample.response_ids)
     logps: Any = np.zeros(tokens, dtype=np.float32) if sample.teacher is None else sample.teacher.logps[0]
     return {"teacher_logp": logps, "opd_mask": np.full(tokens, sample.opd_mask, dtype=np.bool_)}
+
+
+def teacher_advantage(inputs: LossInputs, clip: float) -> Tensor:
+    """``A_BT`` from the columns of `teacher_columns`: the clipped difference, zero where there is no teacher."""
+    from clawrl.loss import token_advantage
+
+    advantage_BT = token_advantage(inputs.columns["teacher_logp"], inputs.old_logp_BT, clip)
+    return advantage_BT.where(inputs.columns["opd_mask"], 0.0)
 
 
 def _why_nothing(judgement: Judgement, *, rewarded: bool) -> DropReason:

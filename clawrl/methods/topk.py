@@ -22,7 +22,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from clawrl.messages import Sample, TeacherTargets
+from clawrl.methods.advantages import AdvantageConfig
 from clawrl.methods.base import Column, LossInputs
+from clawrl.methods.plain import PlainMethod
 from clawrl.methods.policy_loss import LossConfig
 from clawrl.strict import StrictConfig
 
@@ -135,3 +137,19 @@ def topk_loss(
         "opd_unknown_weight": out.unknown_weight_BT,
         "opd_gap": out.gap_BT,
     }
+
+
+class TopKMethod(PlainMethod):
+    """What the methods that compare whole distributions do alike."""
+
+    def __init__(self, topk: TopKConfig, loss_config: LossConfig, advantage_config: AdvantageConfig | None) -> None:
+        super().__init__(loss_config, advantage_config)
+        self._topk = topk
+        self.teacher_top_k = topk.teacher_top_k
+        self.teacher_hints = 1 if topk.hint_selection == "shortest" else None
+
+    def columns(self, sample: Sample) -> Mapping[str, Column]:
+        return topk_columns(sample, self._topk)
+
+    def frozen(self, policy: TokenDistribution, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return topk_frozen(policy, columns, self._topk)
