@@ -13,6 +13,7 @@ import pytest
 from clawrl.actors.coordinator import Coordinator
 from clawrl.actors.lease_desk import Rewind
 from clawrl.messages import (
+    FinishReason,
     Message,
     ModelVitals,
     PolicyVersion,
@@ -77,7 +78,9 @@ def version(number: int, folder: Path) -> PolicyVersion:
     return PolicyVersion(version=number, step=number, snapshot=str(snapshot), digest=f"d{number}", published_at=1.0)
 
 
-async def serve_version(coordinator: Coordinator, number: int, *, text: str, turns: int = 8) -> None:
+async def serve_version(
+    coordinator: Coordinator, number: int, *, text: str, turns: int = 8, finish: FinishReason = FinishReason.STOP
+) -> None:
     """Answers of one version, each to a question of its own."""
     tokens = len(text.split())
     for i in range(turns):
@@ -91,6 +94,7 @@ async def serve_version(coordinator: Coordinator, number: int, *, text: str, tur
                 response_ids=np.arange(tokens, dtype=np.int32),
                 response_logps=-np.ones(tokens, dtype=np.float32),
                 spans=(VersionSpan(start=0, end=tokens, version=number),),
+                finish_reason=finish,
             )
         )
 
@@ -187,6 +191,22 @@ def test_an_alarm_with_nothing_to_go_back_to_freezes_learning_and_publishing(tmp
             await coordinator.next_version()
         await coordinator.resume()
         assert await coordinator.next_version() == 2
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_answers_that_a_client_cut_to_a_word_are_not_the_policys_doing(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path, **ALARMS).open()
+        await coordinator.restored("run", 0)
+        await coordinator.start_version("run", version(0, tmp_path))
+        await serve_version(coordinator, 0, text=SOUND)
+        for number, text in ((1, "no"), (2, SOUND)):
+            await coordinator._decide(version(number, tmp_path))
+            await serve_version(coordinator, number, text=text, finish=FinishReason.LENGTH)
+        status = await until(coordinator, lambda s: s["guards"]["good_version"] == 2)
+        assert status["guards"]["alarm"] is None and status["guards"]["figures"]["share_short"] == 0.0
         await coordinator.close()
 
     asyncio.run(run())

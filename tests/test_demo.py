@@ -124,6 +124,12 @@ def test_the_demo_stops_at_a_version_or_after_a_time_if_it_is_told_to(tmp_path: 
     assert json.loads((in_time.output / "summary.json").read_text())["ended"] == "time limit"
 
 
+def test_the_demo_stops_and_says_why_when_an_alarm_pauses_training(tmp_path: Path, console: Console) -> None:
+    chosen = options(tmp_path, sessions=10_000, paused="answers are too short")
+    assert demo.run_demo(chosen, console) == 1
+    assert "talking ended: training was paused: answers are too short" in console.export_text()
+
+
 @pytest.mark.parametrize(
     ("fake", "check"),
     [

@@ -67,8 +67,7 @@ class HealthWatch:
 
     def note(self, turn: Turn) -> None:
         """Take in a recorded turn, in the background. Beyond a backlog turns are left out: they are a sample."""
-        unusable = turn.finish_reason in (FinishReason.ABORTED, FinishReason.ERROR) or not turn.spans
-        if turn.arrival.kind is not TurnKind.MAIN or unusable or len(self._tasks) >= _MOST_WAITING:
+        if not self._tells_of_the_policy(turn) or len(self._tasks) >= _MOST_WAITING:
             return
         task = asyncio.get_running_loop().create_task(self._observe(turn))
         self._tasks.add(task)
@@ -91,6 +90,15 @@ class HealthWatch:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+    def _tells_of_the_policy(self, turn: Turn) -> bool:
+        if turn.arrival.kind is not TurnKind.MAIN or not turn.spans:
+            return False
+        if turn.finish_reason in (FinishReason.ABORTED, FinishReason.ERROR):
+            return False
+        # A client that asked for a word or two cut this answer short; the policy did not choose to say so little.
+        cut_by_client = turn.finish_reason is FinishReason.LENGTH
+        return not (cut_by_client and len(turn.response_ids) <= self._config.short_tokens)
 
     async def _observe(self, turn: Turn) -> None:
         try:

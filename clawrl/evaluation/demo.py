@@ -103,7 +103,7 @@ async def _observe(
                     server,
                     seen,
                     time_limit_s=options.time_limit_s,
-                    stop=partial(_reached, options.target_version),
+                    stop=partial(_over, options.target_version),
                     show=lambda elapsed: display.show(take_snapshot(seen, elapsed, options.sessions)),
                 )
             # Nothing more is to be learned while the last version shows what it can do.
@@ -114,7 +114,9 @@ async def _observe(
         await settle(api, seen)
 
 
-def _reached(target_version: int | None, seen: Observations) -> str | None:
+def _over(target_version: int | None, seen: Observations) -> str | None:
+    if seen.status.get("paused"):
+        return f"training was paused: {seen.status.get('pause_reason')}"
     if target_version is not None and int(seen.status.get("version") or 0) >= target_version:
         return f"version {target_version} was reached"
     return None
