@@ -39,7 +39,7 @@ bench-learning: $(VENV)/.installed-demo ## every method on every preference, for
 	$(BIN)/python bench/learning.py $(BENCH_ARGS)
 
 bench-collapse: $(VENV)/.installed-demo ## 200 updates past the moment the preference holds: does it stay sound? Hours
-	$(BIN)/python bench/learning.py --methods combine --preferences one_sentence --seeds 0 --past 200 --time-limit 9000 \
+	$(BIN)/python bench/learning.py --methods combine_topk --preferences one_sentence --seeds 0 --past 200 --time-limit 9000 \
 		$(BENCH_ARGS)
 
 lint: $(VENV)/.installed-test ## ruff and mypy

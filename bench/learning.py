@@ -1,7 +1,7 @@
 """Which method learns a person's preference, how soon, and at what price? The real graph, measured (see `make help`).
 
     python bench/learning.py [--methods combine,opd] [--preferences one_sentence] [--seeds 0] [--sessions 160] [--quick]
-    python bench/learning.py --methods combine --preferences one_sentence --seeds 0 --past 200 --time-limit 9000
+    python bench/learning.py --methods combine_topk --preferences one_sentence --seeds 0 --past 200 --time-limit 9000
 
 All of it takes hours: a run takes minutes, and there are methods x preferences x seeds of them. Finished runs are kept
 and skipped the next time; a folder of results takes in no others than those of the same deployment, sessions and users.

@@ -225,24 +225,28 @@ def test_bounds_are_the_worst_of_what_came_after_the_preference_held() -> None:
     assert run_figures(PLAN, Observations(record=Record(answers=never)), {}, {}, {}, None, None)["after_held"] is None
 
 
-def test_a_short_block_at_the_end_bounds_nothing_unless_there_is_no_other() -> None:
-    answers = [first(number, accepted=number <= 16, words=9 if number <= 16 else 1) for number in range(1, 20)]
-    whole, short = bounds(answers, []), bounds(answers[16:], [])
-    assert whole is not None and short is not None
-    assert (whole["sessions"], whole["least_accepted"], whole["fewest_words"]) == (19, 1.0, 9.0)
-    assert (short["sessions"], short["least_accepted"], short["fewest_words"]) == (3, 0.0, 1.0)
+def test_bounds_are_over_stretches_of_32_answers_and_a_rest_joins_the_last() -> None:
+    answers = [first(number, accepted=number <= 16, words=9 if number <= 32 else 1) for number in range(1, 65)]
+    whole, short, rest = bounds(answers, []), bounds(answers[32:40], []), bounds(answers[:40], [])
+    assert whole is not None and short is not None and rest is not None
+    assert (whole["sessions"], whole["least_accepted"], whole["fewest_words"]) == (64, 0.0, 1.0)
+    assert (short["sessions"], short["least_accepted"], short["fewest_words"]) == (8, 0.0, 1.0)
+    assert (rest["least_accepted"], rest["fewest_words"]) == (0.4, (32 * 9 + 8) / 40)
 
 
-def test_a_version_of_which_fewer_than_four_answers_were_measured_bounds_nothing() -> None:
+def test_what_the_frozen_model_says_is_bounded_over_versions_of_32_answers_together() -> None:
     rows = [
-        {"version": 1, "measured": 4, "fluency": -1.0, "lift": 0.5, "kl": 0.1},
-        {"version": 2, "measured": 3, "fluency": -9.0, "lift": -9.0, "kl": 9.0},
-        {"version": 3, "measured": 5, "fluency": -1.1, "lift": None, "kl": 0.2},
+        {"version": 0, "measured": 32, "fluency": -9.0, "lift": -9.0, "kl": 9.0},
+        {"version": 1, "measured": 24, "fluency": -1.0, "lift": 0.5, "kl": 0.1},
+        {"version": 2, "measured": 8, "fluency": -3.0, "lift": None, "kl": 0.5},
+        {"version": 3, "measured": 40, "fluency": -1.2, "lift": 0.4, "kl": 0.15},
+        {"version": 4, "measured": 0, "fluency": None, "lift": None, "kl": None},
     ]
     worst = bounds([first(1, version=1)], rows)
     assert worst is not None
-    assert (worst["least_fluency"], worst["least_lift"], worst["most_kl"]) == (-1.1, 0.5, 0.2)
-    nothing = bounds([first(1, version=1)], rows[1:2])
+    assert worst["least_fluency"] == pytest.approx(-1.5) and worst["most_kl"] == pytest.approx(0.2)
+    assert worst["least_lift"] == 0.4
+    nothing = bounds([first(1, version=4)], rows)
     assert nothing is not None and nothing["least_fluency"] is None
 
 

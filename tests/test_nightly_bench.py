@@ -38,7 +38,7 @@ def test_the_quick_bench_compares_learning_with_not_learning(tmp_path: Path) -> 
 @pytest.mark.nightly
 @pytest.mark.timeout(10_800)
 def test_two_hundred_updates_past_holding_leave_the_policy_sound_which_takes_up_to_three_hours(tmp_path: Path) -> None:
-    command = [sys.executable, "bench/learning.py", "--output", str(tmp_path), "--methods", "combine"]
+    command = [sys.executable, "bench/learning.py", "--output", str(tmp_path), "--methods", "combine_topk"]
     command += ["--preferences", "one_sentence", "--seeds", "0", "--past", "200", "--time-limit", "9000"]
     finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=10_700, check=False)
     assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]

@@ -4,10 +4,10 @@ Everything is over first answers, in the order in which their sessions began. ``
 was shown: ``first`` and ``last`` (16 answers each) and ``v0``, ``v1``, ... by version.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from clawrl.evaluation.blocks import BLOCK, block_of, blocks, by_version, sessions_until_held, spread_out
 from clawrl.evaluation.demo_users import Answer
@@ -15,9 +15,11 @@ from clawrl.evaluation.learning_plan import RunPlan, plan_facts
 from clawrl.evaluation.measures import Measures
 from clawrl.evaluation.observations import Observations
 
+_Item = TypeVar("_Item")
 _MEASURED = ("fluency", "lift", "kl")
-# The worst of many means over one or two answers would say more about those answers than about the policy.
-_FEWEST_MEASURED = 4
+# The worst of a hundred small means would say more about luck than about the policy: with 0.75 accepted, one stretch of
+# 16 answers in 130 falls under one half, and one of 32 in 1,700.
+_STRETCH = 2 * BLOCK
 
 
 def buckets_of(answers: Sequence[Answer], per_version: int) -> dict[str, list[Answer]]:
@@ -67,20 +69,20 @@ def run_figures(
 
 
 def bounds(answers: Sequence[Answer], versions: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The worst of what followed once the preference held.
+    """The worst of what followed once the preference held, over stretches of at least 32 answers.
 
-    Shares and lengths are over full blocks of sessions, or over the one short block that there is; what the frozen
-    model says is over versions of which it was shown at least `_FEWEST_MEASURED` answers, None if there is none.
+    Shares and lengths are over so many sessions in a row; what the frozen model says is over versions in a row of which
+    it was shown so many answers. A rest belongs to the last stretch; where all are fewer, they are the one stretch.
     """
-    cut = blocks(answers)
+    cut = [found for part in _stretches(answers, lambda _: 1) if (found := block_of(part)) is not None]
     if not cut:
         return None
-    cut = [block for block in cut if block.answers == BLOCK] or cut
     begun = min((answer.version for answer in answers if answer.version is not None), default=0)
-    later = [row for row in versions if row["version"] >= begun]
+    later = [row for row in versions if row["version"] >= begun and row["measured"]]
+    parts = _stretches(later, lambda row: int(row["measured"]))
 
-    def worst(name: str, choose: Any) -> float | None:
-        values = [row[name] for row in later if row["measured"] >= _FEWEST_MEASURED and row[name] is not None]
+    def worst(name: str, choose: Callable[[list[float]], float]) -> float | None:
+        values = [value for part in parts if (value := _weighted(part, name)) is not None]
         return choose(values) if values else None
 
     return {
@@ -93,6 +95,28 @@ def bounds(answers: Sequence[Answer], versions: Sequence[Mapping[str, Any]]) -> 
         "least_lift": worst("lift", min),
         "most_kl": worst("kl", max),
     }
+
+
+def _stretches(items: Sequence[_Item], weight: Callable[[_Item], int]) -> list[list[_Item]]:
+    """Cut in order, each as short as it may be to weigh `_STRETCH`; a rest that weighs less joins the one before."""
+    found: list[list[_Item]] = []
+    open_: list[_Item] = []
+    for item in items:
+        open_.append(item)
+        if sum(map(weight, open_)) >= _STRETCH:
+            found.append(open_)
+            open_ = []
+    if open_ and found:
+        found[-1].extend(open_)
+    elif open_:
+        found.append(open_)
+    return found
+
+
+def _weighted(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    known = [(row["measured"], row[name]) for row in rows if row[name] is not None]
+    weight = sum(count for count, _ in known)
+    return sum(count * value for count, value in known) / weight if weight else None
 
 
 def _group(answers: Sequence[Answer], measured: Measures | None, tokens: Mapping[str, int]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Did a run that trained on past the moment from which its preference held collapse? A verdict on its figures; pure.
 
 A policy that goes on learning may give up what nobody complains of: it says ever less, never ends, leaves the language
-or the question, or drifts away from where it started. Each limit below is on the worst that followed, so one bad
-stretch is enough; and a run that saw fewer updates than it was to see proves nothing.
+or the question, or drifts away from where it started. Each limit below is on the worst stretch that followed, so one
+is enough; and a run that saw fewer updates than it was to see proves nothing.
 """
 
 from collections.abc import Mapping
