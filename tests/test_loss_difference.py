@@ -139,6 +139,25 @@ def test_mass_that_leaves_the_support_as_a_whole_is_seen() -> None:
     torch.testing.assert_close(leave[seen_BT], stay[seen_BT] * math.exp(-1.0), rtol=1e-9, atol=0)
 
 
+def test_a_support_without_the_token_that_the_teacher_wants_feeds_the_whole_tail() -> None:
+    # Two likely tokens, one that the teacher wants instead (an end, say), and a tail that it finds less likely.
+    old_BTV = torch.tensor([[[0.3, 0.3, 0.05, *[0.035] * 10]]], dtype=torch.float64).log()
+    teacher_BTV = torch.tensor([[[0.15, 0.15, 0.6, *[0.01] * 10]]], dtype=torch.float64).log()
+
+    def step(support: int) -> Tensor:
+        """How the probabilities change, by a small step down the gradient of the loss."""
+        logits_BTV = old_BTV.clone().requires_grad_()
+        kept = [tensor_BTV[..., :support] for tensor_BTV in (torch.log_softmax(logits_BTV, -1), old_BTV, teacher_BTV)]
+        everything = torch.ones_like(kept[1], dtype=torch.bool)
+        out = difference_clip_loss(*kept, everything, everything, clip=0.0, eps_clip=LOW, eps_clip_high=HIGH)
+        (gradient_BTV,) = torch.autograd.grad(out.loss_BT.sum(), logits_BTV)
+        return (torch.softmax(old_BTV - 1e-3 * gradient_BTV, -1) - old_BTV.exp())[0, 0]
+
+    whole_V, likely_V = step(support=13), step(support=2)
+    assert whole_V[2] > 0 and whole_V[3:].sum() < 0
+    assert likely_V[2] > 0 and likely_V[3:].sum() > 0
+
+
 @pytest.mark.parametrize("clip", [1.0, 0.0])
 def test_an_empty_hint_teaches_nothing(clip: float) -> None:
     case = random_case(0)
