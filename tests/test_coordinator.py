@@ -58,6 +58,23 @@ def test_a_turn_goes_from_its_record_to_trained_and_every_count_follows(tmp_path
     asyncio.run(run())
 
 
+def test_a_lease_that_was_asked_for_early_waits_until_the_batch_is_full(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        await coordinator.restored("run", 0)
+        lease = asyncio.create_task(coordinator.lease("run", 1, 5.0))
+        await talk(coordinator, 2, "first")
+        await until(coordinator, lambda s: s["turns"]["by_state"].get("queued") == 1)
+        await asyncio.sleep(0.05)
+        assert not lease.done(), "one turn is half a batch"
+        await talk(coordinator, 2, "second")
+        given = await lease
+        assert isinstance(given, Lease) and len(given.samples) == 2
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 def test_judging_begins_when_the_reaction_arrives_and_not_after_its_answer(tmp_path: Path) -> None:
     async def run() -> None:
         judged = asyncio.Event()

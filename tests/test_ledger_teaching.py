@@ -174,6 +174,19 @@ def give(ledger: Ledger, turn_id: str, *hints: str, owner: str = "local") -> Non
     assert ledger.judged(hinted(turn_id, *hints))
 
 
+def test_what_was_asked_for_often_comes_before_what_was_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(tmp_path)
+    for turn_id, hint in (("a", "be brief"), ("b", "be brief"), ("c", "a whole sentence")):
+        give(ledger, turn_id, hint)
+    assert ledger.known_hints("local", None, 10) == ("be brief", "a whole sentence")
+    monkeypatch.setattr("clawrl.ledger.hints.LATELY", 2)
+    assert ledger.known_hints("local", None, 10) == ("a whole sentence", "be brief"), "equally often lately"
+    give(ledger, "d", "a whole sentence")
+    assert ledger.known_hints("local", None, 10) == ("a whole sentence",)
+
+
 def test_hints_are_known_most_recently_confirmed_first_and_each_text_once(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     give(ledger, "a", "be brief", "use metric units")

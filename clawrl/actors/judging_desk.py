@@ -135,13 +135,12 @@ class JudgingDesk:
             return await teach_or_mask(self._calls.teach, request, self._args.teacher)
 
     async def _known_hints(self, turn: Turn) -> tuple[str, ...]:
-        """Hints of earlier turns that also hold for this one, shortest first, by configuration."""
+        """Hints of earlier turns that also hold for this one, most often confirmed first, by configuration."""
         settings = self._args.hints
         if settings.reuse == "off":
             return ()
         session = turn.session if settings.reuse == "session" else None
-        known = await self._db.run(lambda ledger: ledger.known_hints(turn.arrival.owner, session, settings.max_hints))
-        return tuple(sorted(known, key=len))
+        return await self._db.run(lambda ledger: ledger.known_hints(turn.arrival.owner, session, settings.max_hints))
 
 
 def _outranked(judgement: Judgement, case: JudgeRequest) -> Judgement:

@@ -49,20 +49,21 @@ class LeaseDesk:
 
     async def lease(self, run_id: str, step: int, wait_s: float) -> Order:
         """A full batch for ``step``, or ``None`` when there is none within ``wait_s``."""
-        if self._training_ends:
-            return EndOfTraining()
-        if (version := await self._db.run(pending_rewind)) is not None:
-            return Rewind(version)
-        self._queue_grew.clear()
-        leased = await self._borrow(run_id, step)
-        if leased is None:
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            if self._training_ends:
+                return EndOfTraining()
+            if (version := await self._db.run(pending_rewind)) is not None:
+                return Rewind(version)
+            self._queue_grew.clear()
+            if (leased := await self._borrow(run_id, step)) is not None:
+                return await self._as_lease(leased)
             try:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout_at(deadline):
+                    # One more turn is seldom a full batch: look again after each, for as long as there is time.
                     await self._queue_grew.wait()
             except TimeoutError:
                 return None
-            leased = await self._borrow(run_id, step)
-        return None if leased is None else await self._as_lease(leased)
 
     async def _borrow(self, run_id: str, step: int) -> LeasedTurns | None:
         config = self._config

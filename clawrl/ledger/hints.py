@@ -1,9 +1,10 @@
-"""What judges have said would make answers better: remembered per owner, most recently confirmed first.
+"""What judges have said would make answers better: remembered per owner.
 
 A hint is a text in a session, confirmed by every turn whose judgement gives it. It outlives these turns,
 but not the withdrawal of all their judgements. Each owner keeps the ``KEEP_HINTS`` most recently confirmed
-hints, and each hint its ``KEEP_CONFIRMATIONS`` newest confirmations. The digest is over the text, which
-itself takes the private path.
+hints, and each hint its ``KEEP_CONFIRMATIONS`` newest confirmations in a session. What was asked for often
+comes before what was asked for once; only the ``LATELY`` newest confirmations count, so that a new wish
+outlives an old one. The digest is over the text, which itself takes the private path.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from clawrl.messages import TurnId
 
 KEEP_HINTS = 256
 KEEP_CONFIRMATIONS = 8
+LATELY = 64
 
 
 def remember(db: Database, turn_id: TurnId, owner: str, session: str, hints: Sequence[str]) -> None:
@@ -56,14 +58,19 @@ def forget(db: Database, turn_id: TurnId) -> None:
 
 
 def known(db: Database, owner: str, session: str | None, limit: int) -> tuple[str, ...]:
-    """Distinct texts, of one session or of all of the owner's; those confirmed together keep their order."""
+    """Distinct texts, of one session or of all of the owner's: what was confirmed most often lately comes first.
+
+    Equally often means most recently first; those confirmed together keep their order.
+    """
     narrowed = "" if session is None else " AND session = ?"
     values = (owner,) if session is None else (owner, session)
     rows = db.rows(
         # SQLite takes the bare columns from the row that holds the maximum.
-        f"SELECT hint, id, max(at) AS latest FROM hints WHERE owner = ?{narrowed}"
-        " GROUP BY digest ORDER BY latest DESC, id LIMIT ?",
+        "SELECT hint, id, count(*) AS times, max(at) AS latest FROM"
+        f" (SELECT * FROM hints WHERE owner = ?{narrowed} ORDER BY at DESC, id DESC LIMIT ?)"
+        " GROUP BY digest ORDER BY times DESC, latest DESC, id LIMIT ?",
         *values,
+        LATELY,
         limit,
     )
     return tuple(db.codec.unpack_json(owner, row["hint"]) for row in rows)

@@ -141,7 +141,7 @@ class Ledger:
             return feedback.give(self._db, given)
 
     def known_hints(self, owner: str, session: str | None, limit: int) -> tuple[str, ...]:
-        """What judges have hinted at, most recently confirmed first; ``session`` ``None`` means all of the owner's."""
+        """What judges have hinted at, most often confirmed first; ``session`` ``None`` means all of the owner's."""
         return hints.known(self._db, owner, session, limit)
 
     # Submission.
