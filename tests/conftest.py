@@ -41,13 +41,14 @@ def live(tiny_folder: Path) -> Iterator[Live]:
         replicas=2,
         trainer__method={"name": "combine", "baseline": "none"},
         judge__hints={"source": "quoting", "reuse": "session"},
-        # Random weights say anything: only answers of one token are to set the alarm off.
+        # Random weights say anything: only answers of two tokens are to set the alarm off. (Those that a client cut to
+        # one would be short by its doing.)
         guards__alarms={
             "window": 24,
             "min_turns": 12,
             "short_tokens": 1,
             "max_share_short": 0.9,
-            "min_mean_tokens": 0,
+            "min_mean_tokens": 3,
             "max_repetitive_share": 1.0,
             "max_kl": 1e6,
             "max_fluency_drop": 1e6,

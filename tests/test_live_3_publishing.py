@@ -14,7 +14,12 @@ def test_twenty_versions_are_published_under_load_and_no_request_fails(live: Liv
     served = {answer.version for answer in traffic.answers}
     assert len(served) >= 10, "answers must carry the versions as they come"
     assert all(answer.finish_reason in ("stop", "length") for answer in traffic.answers)
-    status = live.status()
+    # The newest version serves a moment before the figures of its publish are written.
+    status = live.wait_for(
+        lambda s: all("committed" in v["stats"] for v in s["versions"] if v["version"] > start),
+        timeout_s=30,
+        what="the figures of every publish",
+    )
     published = [v for v in status["versions"] if v["version"] > start]
     assert all(v["stats"]["committed"] == 2 for v in published), "both replicas take part in every publish"
     assert status["turns"]["adds_up"] and status["unrecorded"] == 0

@@ -19,12 +19,12 @@ def test_an_alarm_freezes_learning_rolls_back_every_replica_and_the_trainer(live
     client = live.client()
     for number in range(60):
         client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": f"question {number}"}], max_tokens=1
+            model=MODEL, messages=[{"role": "user", "content": f"question {number}"}], max_tokens=2
         )
         if live.status()["paused"]:
             break
     frozen = live.wait_for(lambda s: s["paused"], timeout_s=30, what="the alarm")
-    assert frozen["guards"]["alarm"]["name"] == "share_short" and "clawrl resume" in frozen["pause_reason"]
+    assert frozen["guards"]["alarm"]["name"] == "mean_tokens" and "clawrl resume" in frozen["pause_reason"]
     rolled_back = live.wait_for(
         lambda s: (
             "rolled_back_to" in s["versions"][0]["stats"]
