@@ -4,9 +4,9 @@ Data only. The training questions are every topic under every form; the held-out
 that occur in no training question, so that no answer to them can have been learned by heart.
 
 A complaint says in ordinary words what is wrong and never names a rule's numbers, as a person would not. In most of
-them the wish stands in a sentence of its own ("One short sentence, please."), as people put it who still want their
-answer; a few only say that they are displeased, as people do too. Whoever wants a short sentence says so: the rule
-accepts 0.69 of what the untaught model answers to "One sentence, please." and 0.91 with "short".
+them the wish stands in a sentence of its own ("Put it into one short sentence."), as people put it who still want their
+answer; a few only say that they are displeased, as people do too. How the wish is put decides how good a teacher the
+untaught model is that reads it: docs/methods.md has the figures.
 """
 
 import enum
@@ -62,31 +62,31 @@ ONE_SENTENCE_COMPLAINTS: dict[Objection, tuple[str, ...]] = {
     Objection.LIST: (
         "No, that is a list. One short plain sentence, please.",
         "Not a list, please. Put it into one short sentence.",
-        "I don't like these numbered points. One short sentence will do.",
+        "I don't like these numbered points. Put it into one short sentence.",
         "No, I did not want a list. Please say it in one short sentence.",
-        "Wrong format. One short sentence, please.",
+        "Wrong format. Please answer in one short sentence.",
         "That is a list, and I can't use it. Try again.",
     ),
     Objection.SEVERAL_LINES: (
-        "That is too much text. One short sentence, please.",
+        "That is too much text. Please answer in one short sentence.",
         "I wanted no paragraphs. Please say it in one short sentence.",
         "That is spread over several lines, which is no good to me. Put it into one short sentence.",
         "No, not like that. Just one short sentence, please.",
-        "This is not what I need. One short sentence, please.",
+        "This is not what I need. Please answer in one short sentence.",
         "That is all over the place and no good to me.",
     ),
     Objection.TOO_LONG: (
-        "That is much too long. One short sentence, please.",
-        "No, too many words. Just one short sentence.",
-        "I am not going to read all that. One short sentence, please.",
+        "That is much too long. Please answer in one short sentence.",
+        "No, too many words. Please answer in one short sentence.",
+        "I am not going to read all that. Please answer in one short sentence.",
         "You talk too much. Put it into one short sentence.",
         "That's not what I wanted, it goes on and on. Please say it in one short sentence.",
-        "Way too wordy. One short sentence will do.",
+        "Way too wordy. Put it into one short sentence.",
         "Too long. Try again, please.",
     ),
     Objection.CUT_OFF: (
         "You stopped in the middle. One complete short sentence, please.",
-        "That is unfinished. One short sentence, please.",
+        "That is unfinished. Please answer in one short sentence.",
         "Your answer was cut off. Put it into one short sentence.",
         "No, it ends in the middle of a thought. Just one short sentence, please.",
         "This is broken off, I can't use it. One complete short sentence, please.",

@@ -23,12 +23,13 @@ from clawrl.judging.text import shorten
 from clawrl.messages import Judgement, JudgeRequest, Message, TokenIds, Verdict
 
 _TASK = "Decide whether the user's reply shows that the assistant's last answer was good or bad."
+# Some displeased ones are polite and take their leave: without them a small judge takes every farewell for praise.
 _EXAMPLES = (
     ("That is great, thanks a lot. What is the tallest mountain?", 0),
     ("This is not right, please do it again.", 1),
     ("Okay, now the next one please.", 0),
-    ("Too short. Change it to be more formal.", 1),
-    ("I can't use this. Forget it. Which bird is the fastest?", 1),
+    ("Too short. Change it to be more formal, please. See you later.", 1),
+    ("I can't use this. Forget it. Bye for now.", 1),
     ("Wonderful, you can save it now.", 0),
     ("Why so complicated? Just tell me.", 1),
     ("Yes, exactly. Who painted it?", 0),
