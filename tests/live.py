@@ -21,6 +21,7 @@ import yaml
 
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
+from tests.tiny_judge import labels_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODEL = "tiny"
@@ -54,7 +55,7 @@ def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: A
         "policy": {"model": {"source": str(model)}, "engine": engine, "resources": {"num_cpus": 0.1}},
         "judge": {
             "engine": {**engine, "context_length": 1024},
-            "verdict": {"backoff_s": 0.2},
+            "verdict": {"backoff_s": 0.2, "labels": list(labels_for(model))},
             "resources": {"num_cpus": 0.1},
         },
         "trainer": {

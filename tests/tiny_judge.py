@@ -1,0 +1,44 @@
+"""Labels with which a random model can be a judge: it must like pleased replies better than displeased ones.
+
+Which of two words random weights prefer after a prompt is chance, and another prompt draws again. So it is not left to
+chance here: of a few words the first pair is taken with which the judge can start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from functools import cache
+from pathlib import Path
+
+from clawrl.engine.config import EngineConfig
+from clawrl.engine.transformers import TransformersEngine
+from clawrl.judging.config import JudgingConfig
+from clawrl.judging.errors import JudgeError
+from clawrl.judging.probability import ProbabilityJudge
+
+_WORDS = (" good", " bad", " plants", " rain", " short", " sentence", " list", " word")
+_ENGINE = EngineConfig(dtype="float32", context_length=1024, threads=1)
+
+
+@cache
+def labels_for(model: Path) -> tuple[str, str]:
+    """For the model in this folder, good first. Where there is none, nobody will ask it."""
+    if not (model / "config.json").exists():
+        return JudgingConfig().labels
+    return asyncio.run(_labels_for(model))
+
+
+async def _labels_for(model: Path) -> tuple[str, str]:
+    engine = TransformersEngine(model, _ENGINE, generates=False)
+    await engine.start()
+    try:
+        for labels in itertools.permutations(_WORDS, 2):
+            try:
+                await ProbabilityJudge(engine, engine.tokenizer, JudgingConfig(labels=labels), "random").calibrate()
+            except JudgeError:
+                continue
+            return labels
+    finally:
+        await engine.stop()
+    raise AssertionError(f"{model} cannot be a judge with any two of {_WORDS}")
