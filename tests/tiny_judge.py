@@ -11,14 +11,12 @@ import itertools
 from functools import cache
 from pathlib import Path
 
-from clawrl.engine.config import EngineConfig
-from clawrl.engine.transformers import TransformersEngine
 from clawrl.judging.config import JudgingConfig
 from clawrl.judging.errors import JudgeError
 from clawrl.judging.probability import ProbabilityJudge
+from tests.engine_tools import TINY, running_engine
 
 _WORDS = (" good", " bad", " plants", " rain", " short", " sentence", " list", " word")
-_ENGINE = EngineConfig(dtype="float32", context_length=1024, threads=1)
 
 
 @cache
@@ -30,15 +28,11 @@ def labels_for(model: Path) -> tuple[str, str]:
 
 
 async def _labels_for(model: Path) -> tuple[str, str]:
-    engine = TransformersEngine(model, _ENGINE, generates=False)
-    await engine.start()
-    try:
+    async with running_engine(model, TINY.model_copy(update={"context_length": 1024})) as engine:
         for labels in itertools.permutations(_WORDS, 2):
             try:
                 await ProbabilityJudge(engine, engine.tokenizer, JudgingConfig(labels=labels), "random").calibrate()
             except JudgeError:
                 continue
             return labels
-    finally:
-        await engine.stop()
     raise AssertionError(f"{model} cannot be a judge with any two of {_WORDS}")
