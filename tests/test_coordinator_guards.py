@@ -79,12 +79,18 @@ def version(number: int, folder: Path) -> PolicyVersion:
 
 
 async def serve_version(
-    coordinator: Coordinator, number: int, *, text: str, turns: int = 8, finish: FinishReason = FinishReason.STOP
+    coordinator: Coordinator,
+    number: int,
+    *,
+    text: str,
+    turns: int = 8,
+    finish: FinishReason = FinishReason.STOP,
+    when: str = "",
 ) -> None:
-    """Answers of one version, each to a question of its own."""
+    """Answers of one version, each to a question of its own; ``when`` tells apart what it answers again."""
     tokens = len(text.split())
     for i in range(turns):
-        name = f"v{number}-{i}"
+        name = f"v{number}{when}-{i}"
         await coordinator.record(
             turn(
                 name,
@@ -97,6 +103,31 @@ async def serve_version(
                 finish_reason=finish,
             )
         )
+
+
+def test_the_snapshot_before_the_newest_good_one_stays_since_late_turns_may_show_that_one_to_be_bad(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        office = Office(tmp_path, **ALARMS)
+        coordinator = office.open()
+        await coordinator.restored("run", 0)
+        await coordinator.start_version("run", version(0, tmp_path))
+        await serve_version(coordinator, 0, text=SOUND)
+        for number in (1, 2):
+            await coordinator._decide(version(number, tmp_path))
+            await serve_version(coordinator, number, text=SOUND)
+        await until(coordinator, lambda s: s["guards"]["good_version"] == 2)
+        await coordinator._decide(version(3, tmp_path))
+        assert {str(tmp_path / f"snapshot{kept}") for kept in range(4)} == set(await coordinator.snapshots_in_use())
+        # Turns of version 2 that had begun before end now, and are bad.
+        await serve_version(coordinator, 2, text="no", when="late")
+        await until(coordinator, lambda s: s["version"] == 4)
+        again = await coordinator.current_version()
+        assert again is not None and again.stats["rolled_back_to"] == 1
+        await coordinator.close()
+
+    asyncio.run(run())
 
 
 def test_an_alarm_freezes_learning_and_serves_the_last_good_version_again(tmp_path: Path) -> None:

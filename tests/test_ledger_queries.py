@@ -48,7 +48,7 @@ def teach(ledger: Ledger) -> None:
     ledger.recent_vitals(5)
     ledger.prune()
     ledger.mark_good(1)
-    ledger.last_good()
+    ledger.good_versions()
     ledger.roll_back(1)
 
 

@@ -64,16 +64,17 @@ def test_versions_are_listed_newest_first(tmp_path: Path) -> None:
     assert (ledger.version(2), ledger.version(3)) == (version(2), None)
 
 
-def test_the_last_good_version_is_the_newest_that_was_called_good(tmp_path: Path) -> None:
+def test_the_good_versions_are_the_newest_that_were_called_good(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     for number in (1, 2, 3):
         ledger.commit_version(version(number))
-    assert ledger.last_good() is None
+    assert ledger.good_versions() == []
     ledger.mark_good(2)
     ledger.mark_good(1)
+    assert ledger.good_versions() == [version(1)], "what was thought of newer ones does not stand"
     ledger.mark_good(2)
     ledger.close()
-    assert open_ledger(tmp_path).last_good() == version(2)
+    assert open_ledger(tmp_path).good_versions() == [version(2), version(1)]
 
 
 def test_a_version_that_nobody_knows_can_be_neither_good_nor_rolled_back_to(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_rolling_back_publishes_the_old_weights_under_a_new_number(tmp_path: Pat
     ledger.close()
     ledger = open_ledger(tmp_path)
     assert ledger.current_version() == back
-    assert ledger.last_good() == back
+    assert ledger.good_versions() == [back]
     with pytest.raises(VersionRefused, match="not newer"):
         ledger.commit_version(version(4))
 
@@ -133,13 +134,15 @@ def test_the_newest_roll_back_is_found_whatever_came_after_it_and_over_a_restart
     assert open_ledger(tmp_path).newest_rollback() == second
 
 
-def test_the_last_good_version_is_kept_however_old_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_two_good_versions_are_kept_however_old_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("clawrl.ledger.upkeep.KEEP_HISTORY", 2)
     ledger = open_ledger(tmp_path)
     for number in range(8):
         ledger.commit_version(version(number))
-    for number in (1, 2):
+    for number in (1, 2, 4):
         ledger.mark_good(number)
     ledger.prune()
-    assert [kept.version for kept in ledger.versions()] == [7, 6, 2, 0], "the model as it came is kept too"
-    assert ledger.last_good() == version(2)
+    assert [kept.version for kept in ledger.versions()] == [7, 6, 4, 2, 0], "the model as it came is kept too"
+    assert ledger.good_versions() == [version(4), version(2)]

@@ -210,13 +210,13 @@ class Coordinator:
         await self._db.run(register)
 
     async def snapshots_in_use(self) -> list[str]:
-        """Snapshots that must stay on disk: what serves, what was good, the start."""
+        """Snapshots that must stay on disk: what serves, the newest good ones, the start."""
 
         teacher = self._deployment.judge.teacher.version
         numbers = {0, teacher} if isinstance(teacher, int) else {0}
 
         def look(ledger: Ledger) -> list[str]:
-            kept = [ledger.current_version(), ledger.last_good(), *map(ledger.version, numbers)]
+            kept = [ledger.current_version(), *ledger.good_versions(), *map(ledger.version, numbers)]
             return [version.snapshot for version in kept if version is not None]
 
         return await self._db.run(look)

@@ -84,7 +84,7 @@ class TeacherConfig(StrictConfig):
 
     ``version`` of a ``policy`` teacher: 0 is the starting weights, N that published version, ``current`` what serves.
     N must be a version whose snapshot is still on disk when the judge starts: one of the newest
-    ``publish.keep_snapshots``, the last good one, or the start.
+    ``publish.keep_snapshots``, the newest two good ones, or the start.
     """
 
     model: Literal["judge", "policy"] = "judge"

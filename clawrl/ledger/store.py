@@ -242,8 +242,9 @@ class Ledger:
         with self.transaction():
             versions.mark_good(self._db, version)
 
-    def last_good(self) -> PolicyVersion | None:
-        return versions.last_good(self._db)
+    def good_versions(self) -> list[PolicyVersion]:
+        """Those that are kept to go back to, the newest first."""
+        return versions.good_versions(self._db)
 
     def roll_back(self, to: int) -> PolicyVersion:
         """Makes the weights of version ``to`` current, as a new good version; raises `VersionRefused` if unknown."""

@@ -14,6 +14,7 @@ from clawrl.ledger.leases import expire
 from clawrl.ledger.moves import move
 from clawrl.ledger.runs import current_run
 from clawrl.ledger.states import dropped
+from clawrl.ledger.versions import KEPT_GOOD
 from clawrl.ledger.views import Swept
 from clawrl.messages import DropReason
 
@@ -96,11 +97,12 @@ def _prune_targets(db: Database, safe_step: int) -> None:
 
 def _prune_history(db: Database) -> None:
     for table, key, ended in (
-        # What a roll-back needs, however long ago that was: the newest good version, and the model as it came.
+        # What a roll-back needs, however long ago that was: the newest good versions, and the model as it came.
         (
             "versions",
             "version",
-            " AND version != 0 AND version IS NOT (SELECT max(version) FROM versions WHERE good = 1)",
+            " AND version != 0 AND version NOT IN"
+            f" (SELECT version FROM versions WHERE good = 1 ORDER BY version DESC LIMIT {KEPT_GOOD})",
         ),
         ("steps", "id", ""),
         ("runs", "id", ""),

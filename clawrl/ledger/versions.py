@@ -16,6 +16,9 @@ from clawrl.ledger.counts import counter
 from clawrl.ledger.database import Database
 from clawrl.messages import PolicyVersion
 
+KEPT_GOOD = 2
+"""How many good versions are kept however old they are. Turns that end late may show the newest one to be none."""
+
 
 class VersionRefused(ValueError):
     """A version that is not newer than the current one, or one that nobody knows."""
@@ -71,17 +74,18 @@ def mark_good(db: Database, version: int) -> None:
     db.execute("UPDATE versions SET good = 0 WHERE version > ?", version)
 
 
-def last_good(db: Database) -> PolicyVersion | None:
-    row = db.one("SELECT * FROM versions WHERE good = 1 ORDER BY version DESC LIMIT 1")
-    return None if row is None else _version(row)
+def good_versions(db: Database) -> list[PolicyVersion]:
+    """The newest `KEPT_GOOD` good ones, the newest first."""
+    rows = db.rows("SELECT * FROM versions WHERE good = 1 ORDER BY version DESC LIMIT ?", KEPT_GOOD)
+    return [_version(row) for row in rows]
 
 
 def roll_back(db: Database, to: int) -> PolicyVersion:
     """A new, good, current version with the weights of version ``to``; asked again, the same one."""
     wanted, current = find_version(db, to), current_version(db)
     if wanted is None or current is None:
-        good = last_good(db)
-        remedy = "none is marked good" if good is None else f"the newest good one is {good.version}"
+        good = good_versions(db)
+        remedy = f"the newest good one is {good[0].version}" if good else "none is marked good"
         raise VersionRefused(f"cannot roll back to version {to}: it is not known; {remedy}")
     if current.version != to and (current.snapshot, current.digest) == (wanted.snapshot, wanted.digest):
         return current
