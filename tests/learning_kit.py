@@ -10,10 +10,7 @@ import yaml
 
 from clawrl.evaluation.demo_users import Answer, Record
 from clawrl.evaluation.learning_figures import run_figures
-from clawrl.evaluation.learning_plan import (
-    RunPlan,
-    digest,
-)
+from clawrl.evaluation.learning_plan import RunPlan, digest
 from clawrl.evaluation.measures import Measures
 from clawrl.evaluation.observations import Observations
 from clawrl.evaluation.probes import probe_figures

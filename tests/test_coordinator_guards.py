@@ -69,6 +69,7 @@ def test_the_same_answer_to_the_same_request_trains_once(tmp_path: Path) -> None
     asyncio.run(run())
 
 
+SOUND = "an answer of quite a few words that nobody would call short"
 ALARMS = {"guards__alarms": {"window": 8, "min_turns": 4, "probe_every": 1}, "guards__filters": {"duplicates": "keep"}}
 
 
@@ -105,19 +106,29 @@ async def serve_version(
         )
 
 
+async def serve_the_start(coordinator: Coordinator, folder: Path) -> None:
+    """A training run begins, and version 0 answers soundly."""
+    await coordinator.restored("run", 0)
+    await coordinator.start_version("run", version(0, folder))
+    await serve_version(coordinator, 0, text=SOUND)
+
+
+async def serve_two_good_versions(coordinator: Coordinator, folder: Path) -> None:
+    """The start, then versions 1 and 2, each of which was found to be good."""
+    await serve_the_start(coordinator, folder)
+    for number in (1, 2):
+        await coordinator._decide(version(number, folder))
+        await serve_version(coordinator, number, text=SOUND)
+    await until(coordinator, lambda s: s["guards"]["good_version"] == 2)
+
+
 def test_the_snapshot_before_the_newest_good_one_stays_since_late_turns_may_show_that_one_to_be_bad(
     tmp_path: Path,
 ) -> None:
     async def run() -> None:
         office = Office(tmp_path, **ALARMS)
         coordinator = office.open()
-        await coordinator.restored("run", 0)
-        await coordinator.start_version("run", version(0, tmp_path))
-        await serve_version(coordinator, 0, text=SOUND)
-        for number in (1, 2):
-            await coordinator._decide(version(number, tmp_path))
-            await serve_version(coordinator, number, text=SOUND)
-        await until(coordinator, lambda s: s["guards"]["good_version"] == 2)
+        await serve_two_good_versions(coordinator, tmp_path)
         await coordinator._decide(version(3, tmp_path))
         assert {str(tmp_path / f"snapshot{kept}") for kept in range(4)} == set(await coordinator.snapshots_in_use())
         # Turns of version 2 that had begun before end now, and are bad.
@@ -134,13 +145,7 @@ def test_an_alarm_freezes_learning_and_serves_the_last_good_version_again(tmp_pa
     async def run() -> None:
         office = Office(tmp_path, **ALARMS)
         coordinator = office.open()
-        await coordinator.restored("run", 0)
-        await coordinator.start_version("run", version(0, tmp_path))
-        await serve_version(coordinator, 0, text=SOUND)
-        for number in (1, 2):
-            await coordinator._decide(version(number, tmp_path))
-            await serve_version(coordinator, number, text=SOUND)
-        await until(coordinator, lambda s: s["guards"]["good_version"] == 2)
+        await serve_two_good_versions(coordinator, tmp_path)
         await coordinator._decide(version(3, tmp_path))
         await serve_version(coordinator, 3, text="no")
         status = await until(coordinator, lambda s: s["version"] == 4)
@@ -171,15 +176,10 @@ def test_an_alarm_freezes_learning_and_serves_the_last_good_version_again(tmp_pa
     asyncio.run(run())
 
 
-SOUND = "an answer of quite a few words that nobody would call short"
-
-
 def test_without_a_later_good_version_the_start_serves_again(tmp_path: Path) -> None:
     async def run() -> None:
         coordinator = Office(tmp_path, **ALARMS).open()
-        await coordinator.restored("run", 0)
-        await coordinator.start_version("run", version(0, tmp_path))
-        await serve_version(coordinator, 0, text=SOUND)
+        await serve_the_start(coordinator, tmp_path)
         await coordinator._decide(version(1, tmp_path))
         await serve_version(coordinator, 1, text="no")
         status = await until(coordinator, lambda s: s["paused"] and s["version"] == 2)
@@ -192,13 +192,7 @@ def test_without_a_later_good_version_the_start_serves_again(tmp_path: Path) -> 
 def test_a_good_version_whose_snapshot_is_gone_is_passed_over(tmp_path: Path) -> None:
     async def run() -> None:
         coordinator = Office(tmp_path, **ALARMS).open()
-        await coordinator.restored("run", 0)
-        await coordinator.start_version("run", version(0, tmp_path))
-        await serve_version(coordinator, 0, text=SOUND)
-        for number in (1, 2):
-            await coordinator._decide(version(number, tmp_path))
-            await serve_version(coordinator, number, text=SOUND)
-        await until(coordinator, lambda s: s["guards"]["good_version"] == 2)
+        await serve_two_good_versions(coordinator, tmp_path)
         (tmp_path / "snapshot2").rmdir()
         await coordinator._decide(version(3, tmp_path))
         await serve_version(coordinator, 3, text="no")
@@ -230,9 +224,7 @@ def test_an_alarm_with_nothing_to_go_back_to_freezes_learning_and_publishing(tmp
 def test_answers_that_a_client_cut_to_a_word_are_not_the_policys_doing(tmp_path: Path) -> None:
     async def run() -> None:
         coordinator = Office(tmp_path, **ALARMS).open()
-        await coordinator.restored("run", 0)
-        await coordinator.start_version("run", version(0, tmp_path))
-        await serve_version(coordinator, 0, text=SOUND)
+        await serve_the_start(coordinator, tmp_path)
         for number, text in ((1, "no"), (2, SOUND)):
             await coordinator._decide(version(number, tmp_path))
             await serve_version(coordinator, number, text=text, finish=FinishReason.LENGTH)
@@ -247,9 +239,7 @@ def test_an_alarm_that_a_crash_kept_from_taking_effect_takes_effect_at_the_next_
     async def run() -> None:
         office = Office(tmp_path, **ALARMS)
         coordinator = office.open()
-        await coordinator.restored("run", 0)
-        await coordinator.start_version("run", version(0, tmp_path))
-        await serve_version(coordinator, 0, text=SOUND)
+        await serve_the_start(coordinator, tmp_path)
         await coordinator._decide(version(1, tmp_path))
 
         async def dies(*_: Any) -> None:
@@ -273,9 +263,7 @@ def test_an_alarm_that_a_crash_kept_from_taking_effect_takes_effect_at_the_next_
 def test_a_run_that_restores_a_checkpoint_from_before_the_rollback_goes_back_again(tmp_path: Path) -> None:
     async def run() -> None:
         coordinator = Office(tmp_path, **ALARMS).open()
-        await coordinator.restored("run", 0)
-        await coordinator.start_version("run", version(0, tmp_path))
-        await serve_version(coordinator, 0, text=SOUND)
+        await serve_the_start(coordinator, tmp_path)
         await coordinator._decide(version(1, tmp_path))
         await serve_version(coordinator, 1, text="no")
         await until(coordinator, lambda s: s["version"] == 2)

@@ -14,7 +14,7 @@ from clawrl.ledger.leases import expire
 from clawrl.ledger.moves import move
 from clawrl.ledger.runs import current_run
 from clawrl.ledger.states import dropped
-from clawrl.ledger.versions import KEPT_GOOD
+from clawrl.ledger.versions import KEPT_GOOD_SQL
 from clawrl.ledger.views import Swept
 from clawrl.messages import DropReason
 
@@ -98,12 +98,7 @@ def _prune_targets(db: Database, safe_step: int) -> None:
 def _prune_history(db: Database) -> None:
     for table, key, ended in (
         # What a roll-back needs, however long ago that was: the newest good versions, and the model as it came.
-        (
-            "versions",
-            "version",
-            " AND version != 0 AND version NOT IN"
-            f" (SELECT version FROM versions WHERE good = 1 ORDER BY version DESC LIMIT {KEPT_GOOD})",
-        ),
+        ("versions", "version", f" AND version != 0 AND version NOT IN ({KEPT_GOOD_SQL})"),
         ("steps", "id", ""),
         ("runs", "id", ""),
         ("leases", "id", " AND status IN ('applied', 'closed')"),

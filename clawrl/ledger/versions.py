@@ -18,6 +18,7 @@ from clawrl.messages import PolicyVersion
 
 KEPT_GOOD = 2
 """How many good versions are kept however old they are. Turns that end late may show the newest one to be none."""
+KEPT_GOOD_SQL = f"SELECT version FROM versions WHERE good = 1 ORDER BY version DESC LIMIT {KEPT_GOOD}"
 
 
 class VersionRefused(ValueError):
@@ -76,7 +77,7 @@ def mark_good(db: Database, version: int) -> None:
 
 def good_versions(db: Database) -> list[PolicyVersion]:
     """The newest `KEPT_GOOD` good ones, the newest first."""
-    rows = db.rows("SELECT * FROM versions WHERE good = 1 ORDER BY version DESC LIMIT ?", KEPT_GOOD)
+    rows = db.rows(f"SELECT * FROM versions WHERE version IN ({KEPT_GOOD_SQL}) ORDER BY version DESC")
     return [_version(row) for row in rows]
 
 
