@@ -6,6 +6,7 @@ imports (Ray for `check`, matplotlib for `demo`) happen inside the command that 
 
 import enum
 import json
+import os
 import time
 import uuid
 from pathlib import Path
@@ -116,16 +117,32 @@ def resume(url: Url = DEFAULT_URL, api_key: Key = None) -> None:
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(help="A deployment file, such as deployments/laptop.yaml.")]) -> None:
-    """Validate a deployment file and show the placement that it needs. Starts nothing."""
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Deployment files, such as deployments/laptop.yaml.")],
+) -> None:
+    """Validate deployment files, show the placement that each needs, and what several cannot share. Starts nothing."""
     from clawrl.check import check_file, render_placement
+    from clawrl.check.clashes import clashes
+    from clawrl.check.clusters import advice
+    from clawrl.check.machine import look
 
-    report = check_file(file)
-    for problem in report.problems:
-        errors.print(f"{file}: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
-    if report.needs:
-        console.print(render_placement(report))
-    if report.problems:
+    reports = [check_file(file) for file in files]
+    claims = [report.claims for report in reports if report.claims is not None]
+    problems = [f"{report.file}: {problem}" for report in reports for problem in report.problems] + clashes(claims)
+    for problem in problems:
+        errors.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+    for one in claims:
+        seen = look(one, os.environ)
+        for warning in seen.warnings:
+            errors.print(f"{one.file}: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        for note in seen.notes:
+            console.print(f"{one.file}: {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    if len(claims) > 1 and (line := advice(os.environ.get("RAY_ADDRESS"))) is not None:
+        errors.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for report in reports:
+        if report.needs:
+            console.print(render_placement(report))
+    if problems:
         raise typer.Exit(1)
 
 
@@ -209,7 +226,7 @@ def chat(
     session: Annotated[str | None, typer.Option(help="A session id; a new one otherwise.")] = None,
     model: Annotated[str | None, typer.Option(help="The served model; the server's first otherwise.")] = None,
 ) -> None:
-    """Talk to the policy. What you say next is what its last answer is judged by. /quit ends the session."""
+    """Talk to the policy. What you say next is what its last answer is judged by. /quit leaves."""
     session = session or f"chat-{uuid.uuid4().hex[:12]}"
     with ApiClient(url, api_key) as client:
         try:

@@ -10,6 +10,7 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -22,6 +23,7 @@ from clawrl.methods.base import JudgementNeed
 from clawrl.methods.registry import DEFAULT, MethodConfig, build_method, method_class
 from clawrl.models import ModelConfig
 from clawrl.plugins import is_dotted, load
+from clawrl.serving.auth import KeyRing
 from clawrl.serving.config import ServingConfig
 from clawrl.strict import StrictConfig
 from clawrl.training.config import TrainingConfig
@@ -39,8 +41,11 @@ class Resources(StrictConfig):
 
 
 class PolicyArgs(StrictConfig):
+    """``answer_format``: how the model marks reasoning and tool calls; ``auto`` reads it off the chat template."""
+
     model: ModelConfig
     engine: EngineConfig = EngineConfig()
+    answer_format: Literal["auto", "hermes", "llama3", "plain"] = "auto"
     resources: Resources = Resources(num_cpus=0.4)
 
 
@@ -171,9 +176,10 @@ class Deployment(StrictConfig):
                 found.append(f"{path}.tp_size: the transformers engine runs on one device; set 1")
         if self.publish.transport == "nccl":
             found.append("publish.transport: nccl comes with the sglang engine in a later release; use gloo")
-        key = self.serving.api_key
-        if key and key.startswith("env:") and not os.environ.get(key.removeprefix("env:")):
-            found.append(f"serving.api_key: the environment variable {key.removeprefix('env:')} is not set")
+        try:
+            KeyRing(self.serving, os.environ)
+        except ValueError as error:
+            found.append(f"serving.{error}")
         found += self._plugin_problems()
         found += self._model_problems()
         return found

@@ -36,7 +36,11 @@ def free_port() -> int:
 
 
 def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: Any) -> dict[str, Any]:
-    """A whole deployment file. ``overrides`` are dotted paths below ``args`` (with ``__`` for the dots)."""
+    """A whole deployment file. ``overrides`` are dotted paths below ``args`` (with ``__`` for the dots).
+
+    Without a ``judge__verdict`` of the test's own the model itself is the judge, as well as it can.
+    """
+    verdict = overrides.pop("judge__verdict", None) or {"backoff_s": 0.2, "labels": list(labels_for(model))}
     engine = {
         "dtype": "float32",
         "context_length": 512,
@@ -55,7 +59,7 @@ def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: A
         "policy": {"model": {"source": str(model)}, "engine": engine, "resources": {"num_cpus": 0.1}},
         "judge": {
             "engine": {**engine, "context_length": 1024},
-            "verdict": {"backoff_s": 0.2, "labels": list(labels_for(model))},
+            "verdict": verdict,
             "resources": {"num_cpus": 0.1},
         },
         "trainer": {
@@ -123,6 +127,8 @@ class Live:
             "RAY_SERVE_LOG_TO_STDERR": "1",
             "HF_HUB_OFFLINE": "1",
             "CLAWRL_TEST_KEY": KEY,
+            # Code of the tests' own, such as a reward, is found by the actors too.
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
             **(env or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None

@@ -30,7 +30,7 @@ from clawrl.messages import (
     VitalsRequest,
 )
 from clawrl.methods.registry import build_method
-from clawrl.serving.sessions import make_arrival, reply_hash
+from clawrl.serving.sessions import answer_hash, make_arrival, reply_hash
 from tests.live import tiny_deployment
 
 Judging = Callable[[JudgeRequest], Awaitable[Judgement]]
@@ -78,8 +78,11 @@ def turn(name: str, messages: list[Message], reply: str, *, session: str = "s", 
         ends_session=changes.pop("ends_session", False),
         arrived_at=time.time(),
     )
+    said = Message(role="assistant", content=reply)
     fields: dict[str, Any] = {
-        "reply_hash": reply_hash(arrival.messages_hash, reply),
+        "reply_hash": reply_hash(arrival.messages_hash, said),
+        "answer_hash": answer_hash(said),
+        "answer": said,
         "response_text": reply,
         "prompt_ids": np.arange(3, 9, dtype=np.int32),
         "response_ids": np.arange(4, dtype=np.int32),

@@ -90,6 +90,21 @@ def test_a_missing_key_in_the_environment_is_named(tmp_path: Path, monkeypatch: 
     assert any("serving.api_key" in problem and "CLAWRL_TEST_KEY" in problem for problem in problems)
 
 
+def test_keys_that_the_ingress_would_refuse_are_found_before_it_starts(tmp_path: Path) -> None:
+    def problems(**serving: Any) -> list[str]:
+        given = {f"serving__{name}": value for name, value in serving.items()}
+        return Deployment.model_validate(_args(tmp_path, **given)).problems()
+
+    ann = {"name": "ann", "key": "a"}
+    assert any("users have keys but the operator has none" in p for p in problems(api_key=None, users=[ann]))
+    taken = problems(api_key="k", users=[ann, {"name": "bob", "key": "a"}])
+    assert any("serving.users[1].key is already somebody else's" in p for p in taken)
+    absent = problems(api_key="k", users=[{"name": "bob", "key": "env:CLAWRL_NO_SUCH_KEY"}])
+    assert any("serving.users[0].key" in p and "CLAWRL_NO_SUCH_KEY" in p for p in absent)
+    with pytest.raises(ValidationError, match="'ann' is there twice"):
+        problems(api_key="k", users=[ann, ann])
+
+
 def test_heads_that_do_not_divide_are_found_without_loading_the_model(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

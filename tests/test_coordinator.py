@@ -94,6 +94,32 @@ def test_judging_begins_when_the_reaction_arrives_and_not_after_its_answer(tmp_p
     asyncio.run(run())
 
 
+def test_a_session_that_its_owner_ends_later_waits_for_no_more_reactions(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        await talk(coordinator, 1, "mine")
+        await talk(coordinator, 1, "another")
+        assert await coordinator.end_session("somebody else", "mine") == 0
+        assert await coordinator.end_session("o", "mine") == 1
+        assert await coordinator.end_session("o", "mine") == 0
+        status = await coordinator.status()
+        assert status["turns"]["dropped"] == {"session_ended": 1} and _states(status)["awaiting_next"] == 1
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_is_given_out_to_its_owner_alone(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        (said,) = await talk(coordinator, 1)
+        assert await coordinator.answered(said.turn_id, "o") == (said.arrival, said.answer)
+        assert await coordinator.answered(said.turn_id, "somebody else") is None
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 def test_a_judge_that_fails_makes_a_dropped_turn_and_never_a_reward(tmp_path: Path) -> None:
     async def run() -> None:
         async def broken(request: JudgeRequest) -> Judgement:

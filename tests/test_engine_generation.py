@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clawrl.engine.protocol import EngineError, UnsupportedRequest
+from clawrl.engine.errors import EngineError, UnsupportedRequest
 from clawrl.messages import FinishReason
 from tests.engine_tools import TINY, cold_logps, collect, generate, never_ending, request, running_engine
 

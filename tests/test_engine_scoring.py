@@ -13,7 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
 
-from clawrl.engine.protocol import ScoreRequest, Scores, UnsupportedRequest
+from clawrl.engine.errors import UnsupportedRequest
+from clawrl.engine.protocol import ScoreRequest, Scores
 from clawrl.engine.scoring import plan_batches
 from clawrl.engine.transformers import TransformersEngine
 from tests.engine_tools import TINY, publish, running_engine, weights_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from clawrl.engine.protocol import WeightsRefused
+from clawrl.engine.errors import WeightsRefused
 from clawrl.engine.transformers import TransformersEngine
 from clawrl.messages import WeightKind
 from clawrl.weights.manifest import build_manifest, pack_bucket

@@ -27,7 +27,7 @@ ROOMS = {
     "console", "guards", "contracts",
 }  # fmt: skip
 MAY_IMPORT_RAY = re.compile(r"actors/.*|graph\.py|weights/object_store\.py")
-RAY_SCHEMA_ONLY = {"check.py": {"ray.serve.schema"}}
+RAY_SCHEMA_ONLY = {"check/file.py": {"ray.serve.schema"}}
 
 
 @dataclass(frozen=True)

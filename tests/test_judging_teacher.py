@@ -104,6 +104,95 @@ def test_a_prompt_that_the_template_does_not_reproduce_is_refused(tiny_folder: P
         assert not engine.asked
 
 
+def test_a_call_that_was_insisted_on_begins_in_the_hinted_prompt_as_it_did_in_the_plain_one(tiny_folder: Path) -> None:
+    request, begun = _request(tiny_folder), [60, 61, 62]
+    engine, forced = FakeEngine(), replace(request, prompt_ids=np.array([*request.prompt_ids, *begun], dtype=np.int32))
+    asyncio.run(_teacher(tiny_folder, engine).targets(request))
+    asyncio.run(_teacher(tiny_folder, engine).targets(forced))
+    plain, forced_asked = ([*asked.ids[: asked.start]] for asked in engine.asked)
+    assert forced_asked == [*plain, *begun]
+
+
+def _continued(folder: Path, *later: Message) -> TeacherRequest:
+    """A request that goes on from an answer as it was sampled: a spelling of it that is not the tokenizer's own."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    said = "plants are green"
+    sampled = [tokenizer.encode(letter)[0] for letter in said]
+    assert sampled != tokenizer.encode(said)
+    messages = (*MESSAGES, Message(role="assistant", content=said), *later)
+    renderer = _renderer(folder)
+    begun = [*renderer.render(MESSAGES), *sampled, tokenizer.eos_token_id]
+    text = renderer.text(messages)
+    tail = renderer.encode(text[text.index(said) + len(said) + len(tokenizer.eos_token) :])
+    prompt = np.array([*begun, *tail], dtype=np.int32)
+    assert len(prompt) != len(renderer.render(messages))
+    return _request(folder, "Be brief.", messages=messages, prompt_ids=prompt, reused_ids=len(begun))
+
+
+def _asked(folder: Path, request: TeacherRequest) -> list[int]:
+    """The prompt that the teacher is asked with."""
+    engine = FakeEngine()
+    asyncio.run(_teacher(folder, engine, label="Note:").targets(request))
+    (asked,) = engine.asked
+    assert asked.ids[asked.start :].tolist() == RESPONSE.tolist()
+    return asked.ids[: asked.start].tolist()
+
+
+@pytest.mark.parametrize("hinted", [1, 3])
+def test_a_prompt_that_begins_as_it_was_sampled_keeps_every_id_and_gets_the_hint(
+    tiny_folder: Path, hinted: int
+) -> None:
+    later = (Message(role="user", content="and rain?"),) if hinted == 3 else (Message(role="tool", content="a wall"),)
+    request = _continued(tiny_folder, *later)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    told = tokenizer.encode("\n\nNote: Be brief.")
+    prompt, served = _asked(tiny_folder, request), request.prompt_ids.tolist()
+    # The hint ends the message that it belongs to, whose end is the mark with its number.
+    ends = [at for at, token in enumerate(served) if token == tokenizer.eos_token_id]
+    assert prompt == [*served[: ends[hinted]], *told, *served[ends[hinted] :]]
+    hint = hinted_messages(request.messages, "Be brief.", "Note:")
+    assert tokenizer.decode(prompt) == _renderer(tiny_folder).text(hint)
+
+
+def test_a_prompt_that_was_sampled_as_the_template_writes_it_is_simply_written_anew(tiny_folder: Path) -> None:
+    request = _continued(tiny_folder, USER)
+    plain = _renderer(tiny_folder).render(request.messages)
+    anew = replace(request, prompt_ids=np.array(plain, dtype=np.int32))
+    hint = hinted_messages(request.messages, "Be brief.", "Note:")
+    assert _asked(tiny_folder, anew) == _renderer(tiny_folder).render(hint)
+
+
+@pytest.mark.parametrize("change", ["tail", "longer", "mark", "nothing reused"])
+def test_a_prompt_that_only_seems_to_go_on_from_what_was_sampled_is_refused(tiny_folder: Path, change: str) -> None:
+    request = _continued(tiny_folder, Message(role="user", content="and rain?"))
+    ids, reused = request.prompt_ids.copy(), request.reused_ids
+    if change == "tail":
+        ids[-1] += 1
+    elif change == "longer":
+        # More is said after the answer than the template writes.
+        ids = np.append(ids, np.int32(70))
+    elif change == "mark":
+        # A message ends in what was sampled where none ends in the template's text.
+        ids[reused - 3] = ids[reused - 1]
+    else:
+        reused = 0
+    engine = FakeEngine()
+    with pytest.raises(TeacherError, match="the template does not reproduce the prompt"):
+        asyncio.run(_teacher(tiny_folder, engine).targets(replace(request, prompt_ids=ids, reused_ids=reused)))
+    assert not engine.asked
+
+
+def test_a_hint_that_does_not_fit_beside_what_was_sampled_is_left_out(tiny_folder: Path) -> None:
+    request = _continued(tiny_folder, USER)
+    fits = len(_asked(tiny_folder, request)) + len(RESPONSE)
+    written_anew = len(_renderer(tiny_folder).render(hinted_messages(request.messages, "Be brief.", "Note:")))
+    assert written_anew + len(RESPONSE) < fits - 1
+    teacher = _teacher(tiny_folder, FakeEngine(context=fits), label="Note:")
+    assert asyncio.run(teacher.targets(request)).hints == ("Be brief.",)
+    with pytest.raises(TeacherError, match="no hinted prompt fits"):
+        asyncio.run(_teacher(tiny_folder, FakeEngine(context=fits - 1), label="Note:").targets(request))
+
+
 def test_hints_that_do_not_fit_are_left_out_and_the_others_still_teach(tiny_folder: Path) -> None:
     request = _request(tiny_folder, "Use euros.", "so long " * 30)
     fits = len(_renderer(tiny_folder).render(hinted_messages(MESSAGES, "Use euros.", ""))) + len(RESPONSE)

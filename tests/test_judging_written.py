@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from clawrl.engine.protocol import Capabilities, CommitForm, EngineError, GenerateRequest, TokenChunk
+from clawrl.engine.errors import EngineError
+from clawrl.engine.protocol import Capabilities, CommitForm, GenerateRequest, TokenChunk
 from clawrl.judging.config import HintsConfig, JudgingConfig
 from clawrl.judging.errors import JudgeError
 from clawrl.judging.written import WrittenJudge

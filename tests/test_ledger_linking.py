@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clawrl.messages import DropReason, TurnId, TurnKind, TurnState
+from clawrl.messages import Arrival, DropReason, Message, TurnId, TurnKind, TurnState
 from tests.ledger_kit import Clock, ask, open_ledger, reply, say, serve, user, verdict
 
 HI = user("hi")
@@ -48,6 +48,19 @@ def test_with_equal_answers_the_oldest_anonymous_turn_that_still_waits_gets_the_
     assert ledger.arrive(ask("z", HELLO + user("three"))).parent == "c"
     late = ledger.arrive(ask("w", HELLO + user("four")))
     assert (late.parent, late.to_judge) == ("c", None), "nobody waits any more: the newest is the best guess"
+
+
+def test_of_equal_words_under_several_system_messages_those_of_the_request_come_first(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+
+    def under(system: str, turn_id: str, talk: tuple[Message, ...]) -> Arrival:
+        return replace(ask(turn_id, talk), segment=system)
+
+    for name in ("Ann", "Bob"):
+        ledger.record(serve(under(name, name, HI), HI, "hello"))
+    assert ledger.arrive(under("Bob", "x", HELLO + user("one"))).parent == "Bob"
+    assert ledger.arrive(under("Cleo", "y", HELLO + user("two"))).parent == "Ann", "the only one that still waits"
+    assert ledger.arrive(under("Ann", "z", HELLO + user("three"))).parent == "Ann", "though Bob is newer"
 
 
 def test_an_edited_last_message_links_as_a_branch_without_evidence(tmp_path: Path) -> None:

@@ -1,13 +1,30 @@
-"""Keys: where they come from, who is let in, and what is kept of them."""
+"""Keys: where they come from, who is let in and how often, and what is kept of them."""
 
 from __future__ import annotations
 
 import hmac
+from typing import Any
 
 import pytest
 
-from clawrl.serving.auth import authenticate, owner_of, resolve_key
+from clawrl.serving.auth import LOCAL, Identity, KeyRing, resolve_key
+from clawrl.serving.config import ServingConfig
 from clawrl.serving.errors import ApiError
+
+
+def ring(clock: Any = lambda: 0.0, **fields: Any) -> KeyRing:
+    config = ServingConfig.model_validate({"served_name": "m", **fields})
+    return KeyRing(config, {"ANN": "ann-key"}, clock)
+
+
+BOTH = {
+    "api_key": "secret",
+    "users": [{"name": "ann", "key": "env:ANN"}, {"name": "bob", "key": "bob-key", "requests_per_minute": 2}],
+}
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
 
 
 def test_a_key_is_literal_or_read_from_the_environment() -> None:
@@ -27,43 +44,104 @@ def test_an_empty_literal_key_is_an_error_and_not_an_open_door() -> None:
         resolve_key(" ", {})
 
 
-def test_without_a_configured_key_everybody_is_local() -> None:
-    assert authenticate(None, None) == authenticate("Bearer whatever", None) == owner_of(None) == "local"
-
-
-@pytest.mark.parametrize("header", ["Bearer secret", "bearer secret", "Bearer   secret "])
-def test_the_right_key_is_let_in_as_its_owner(header: str) -> None:
-    assert authenticate(header, "secret") == owner_of("secret")
-
-
-def test_a_key_beyond_ascii_is_compared_by_its_bytes() -> None:
-    as_received = "Bearer " + "schlüssel".encode().decode("latin-1")
-    assert authenticate(as_received, "schlüssel") == owner_of("schlüssel")
+def test_without_a_configured_key_everybody_is_local_and_may_do_everything() -> None:
+    assert ring().identify({}) == ring().operator(bearer("whatever")) == ring().admitted({}) == LOCAL
 
 
 @pytest.mark.parametrize(
-    "header", [None, "", "Bearer", "Bearer ", "secret", "Basic secret", "Bearer secre", "Bearer 语"]
-)
-def test_anything_else_is_a_401(header: str | None) -> None:
+    "headers",
+    [
+        bearer("secret"), {"authorization": "bearer secret"}, {"authorization": "Bearer   secret "},
+        {"x-api-key": "secret"}, {"x-api-key": " secret ", "authorization": "Basic eHg="},
+        {"authorization": "Bearer another service's", "x-api-key": "secret"},
+        {"authorization": "Bearer secret", "x-api-key": "another service's"},
+    ],
+)  # fmt: skip
+def test_the_right_key_is_let_in_whichever_way_it_comes(headers: dict[str, str]) -> None:
+    assert ring(api_key="secret").operator(headers).operator
+
+
+def test_a_key_beyond_ascii_is_compared_by_its_bytes() -> None:
+    as_received = "schlüssel".encode().decode("latin-1")
+    assert ring(api_key="schlüssel").identify(bearer(as_received)).operator
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, *({"authorization": header} for header in (
+        "", "Bearer", "Bearer ", "secret", "Basic secret", "Bearer secre", "Bearer 语")),
+     {"x-api-key": ""}, {"x-api-key": "secre"}, {"authorization": "Bearer wrong", "x-api-key": "wrong"}],
+)  # fmt: skip
+def test_anything_else_is_a_401(headers: dict[str, str]) -> None:
     with pytest.raises(ApiError) as caught:
-        authenticate(header, "secret")
+        ring(api_key="secret").identify(headers)
     assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
     assert caught.value.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_key_is_compared_and_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[bytes, bytes]] = []
 
     def compare(a: bytes, b: bytes) -> bool:
         seen.append((a, b))
-        return False
+        return a == b
 
+    made = ring(**BOTH)
     monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert made.identify(bearer("secret")).operator
+    assert seen == [(b"secret", b"secret"), (b"secret", b"ann-key"), (b"secret", b"bob-key")]
+
+
+def test_users_are_owners_of_their_own_who_may_not_operate() -> None:
+    made = ring(**BOTH)
+    ann, bob, operator = (made.identify(bearer(key)) for key in ("ann-key", "bob-key", "secret"))
+    assert len({ann.owner, bob.owner, operator.owner, "local"}) == 4
+    assert (ann.operator, bob.operator) == (False, False)
+    with pytest.raises(ApiError) as caught:
+        made.operator(bearer("ann-key"))
+    assert (caught.value.status, caught.value.code) == (403, "forbidden")
+
+
+def test_an_owner_is_short_stable_and_shows_neither_key_nor_name() -> None:
+    renewed = {**BOTH, "users": [{"name": "ann", "key": "another-key"}]}
+    ann = ring(**BOTH).identify(bearer("ann-key"))
+    assert ring(**renewed).identify(bearer("another-key")) == ann, "a new key, the same person"
+    assert len(ann.owner) == 16 and "ann" not in ann.owner
+    assert isinstance(ann, Identity)
+
+
+def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+    now = [0.0]
+    made = ring(clock=lambda: now[0], **BOTH)
+    for _ in range(2):
+        made.admitted(bearer("bob-key"))
+    with pytest.raises(ApiError) as caught:
+        made.admitted(bearer("bob-key"))
+    assert caught.value.status == 429 and caught.value.headers["Retry-After"] == "30"
+    assert "2 requests a minute" in caught.value.message
+    made.identify(bearer("bob-key"))
+    for _ in range(100):
+        made.admitted(bearer("ann-key"))
+    now[0] = 29.9
     with pytest.raises(ApiError):
-        authenticate("Bearer secret", "secret")
-    assert seen == [(b"secret", b"secret")]
+        made.admitted(bearer("bob-key"))
+    now[0] = 30.1
+    made.admitted(bearer("bob-key"))
+    now[0] = 9_999.0
+    for _ in range(2):
+        made.admitted(bearer("bob-key"))
+    with pytest.raises(ApiError):
+        made.admitted(bearer("bob-key"))
 
 
-def test_an_owner_is_short_stable_and_does_not_show_the_key() -> None:
-    assert owner_of("secret") == owner_of("secret") != owner_of("secrets")
-    assert len(owner_of("secret")) == 16 and "secret" not in owner_of("secret")
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"users": [{"name": "a", "key": "k"}]}, "set api_key"),
+        ({"api_key": "k", "users": [{"name": "a", "key": "k"}]}, r"users\[0\].key is already"),
+        ({"api_key": "k", "users": [{"name": "a", "key": "env:NOBODY"}]}, r"users\[0\].key.*'NOBODY'"),
+    ],
+)
+def test_keys_that_let_in_the_wrong_people_are_refused_at_start(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ring(**fields)

@@ -59,7 +59,8 @@ def test_retry_after_is_whole_seconds_and_at_least_one() -> None:
 def test_context_overflow_uses_the_wording_that_clients_match() -> None:
     assert context_overflow(2048, 2100, 256).message == (
         "This model's maximum context length is 2048 tokens. However, you requested 2356 tokens (2100 in the "
-        "messages, 256 in the completion). Please reduce the length of the messages or completion."
+        "messages, 256 in the completion). Please reduce the length of the messages or completion. "
+        "(context_length_exceeded)"
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from clawrl.messages import Message, SamplingParams
+from clawrl.messages import Message, SamplingParams, ToolCall
 from clawrl.serving.errors import ApiError
-from clawrl.serving.template import ChatRenderer
+from clawrl.serving.template import ChatRenderer, one_call_each
 from tests.tiny_model import build_tiny_model
 
 TALK = [Message(role="system", content="be brief"), Message(role="user", content="good 🙂")]
@@ -62,3 +63,47 @@ def test_a_tokenizer_without_a_template_is_refused_at_start(tokenizer: PreTraine
     tokenizer.chat_template = None
     with pytest.raises(ValueError, match="chat template"):
         ChatRenderer(tokenizer, 100)
+
+
+# As Llama's own, which refuse parallel calls though the model makes them.
+ONE_AT_A_TIME = (
+    "{%- for m in messages %}{%- if m.tool_calls and m.tool_calls | length > 1 %}"
+    "{{- raise_exception('one call at a time') }}{%- endif %}"
+    "{{- '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{%- for c in m.tool_calls or [] %}{{- c.function.name }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if tools %}{{- tools | length }}{%- endif %}"
+)
+
+
+def _two_calls() -> list[Message]:
+    calls = (ToolCall(id="a", name="look", arguments="{}"), ToolCall(id="b", name="listen", arguments="{}"))
+    return [
+        Message(role="user", content="Well?"),
+        Message(role="assistant", content="I try both.", reasoning="hm", tool_calls=calls),
+        Message(role="tool", content="fog", tool_call_id="a"),
+        Message(role="tool", content="horns", tool_call_id="b"),
+        Message(role="assistant", content="Fog and horns."),
+    ]
+
+
+def test_parallel_calls_are_told_one_by_one_to_a_template_that_takes_no_others(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    strict = copy.deepcopy(tokenizer)
+    strict.chat_template = ONE_AT_A_TIME
+    text = ChatRenderer(strict, 200).text(_two_calls())
+    turns = [turn.replace("<|im_end|>\n", "") for turn in text.split("<|im_start|>")[1:]]
+    assert turns == [
+        "user\nWell?", "assistant\nI try both.look", "tool\nfog", "assistant\nlisten", "tool\nhorns",
+        "assistant\nFog and horns.",
+    ]  # fmt: skip
+
+
+def test_a_result_stays_with_the_calls_that_it_follows_though_ids_come_again() -> None:
+    again = [
+        Message(role="tool", content=text, tool_call_id=at) for at, text in (("b", "gulls"), ("x", "?"), ("a", "rain"))
+    ]
+    said = one_call_each([*_two_calls(), *_two_calls()[:2], *again])
+    assert [message.content for message in said if message.role == "tool"] == ["fog", "horns", "rain", "gulls", "?"]
+    assert all(len(message.tool_calls) < 2 for message in said)
+    assert [message.reasoning for message in said if message.tool_calls] == ["hm", "", "hm", ""]

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clawrl.messages import Arrival, DropReason, FinishReason, SamplingParams, Turn, TurnId, TurnKind, VersionSpan
+from clawrl.messages import (
+    Arrival,
+    DropReason,
+    FinishReason,
+    Message,
+    SamplingParams,
+    ToolCall,
+    Turn,
+    TurnId,
+    TurnKind,
+    VersionSpan,
+)
 from clawrl.serving.trainability import drop_reason
 
 ARRIVAL = Arrival(
@@ -30,6 +41,7 @@ def _turn(prompt: int = 4, response: int = 3, **fields: Any) -> Turn:
         "arrival": ARRIVAL,
         "reply_hash": "r",
         "response_text": "good",
+        "answer": Message(role="assistant", content="good"),
         "prompt_ids": np.zeros(prompt, np.int32),
         "response_ids": np.zeros(response, np.int32),
         "response_logps": np.zeros(response, np.float32),
@@ -55,9 +67,10 @@ def test_a_plain_main_turn_may_train(finish: FinishReason) -> None:
         ({"arrival": replace(ARRIVAL, kind=TurnKind.SIDE)}, DropReason.SIDE),
         ({"finish_reason": FinishReason.ABORTED}, DropReason.ABORTED),
         ({"finish_reason": FinishReason.ERROR}, DropReason.FAILED),
-        ({"response": 0, "response_text": ""}, DropReason.EMPTY),
-        ({"response": 1, "response_text": ""}, DropReason.EMPTY),
-        ({"response_text": " \n"}, DropReason.EMPTY),
+        ({"response": 0, "answer": Message(role="assistant")}, DropReason.EMPTY),
+        ({"response": 1, "answer": Message(role="assistant")}, DropReason.EMPTY),
+        ({"answer": Message(role="assistant", content=" \n")}, DropReason.EMPTY),
+        ({"answer": Message(role="assistant", reasoning="hm", content="\n")}, DropReason.EMPTY),
         ({"sampling": SamplingParams(temperature=0.0)}, DropReason.GREEDY),
         ({"sampling": SamplingParams(top_p=0.99)}, DropReason.FILTERED),
         ({"sampling": SamplingParams(top_k=50)}, DropReason.FILTERED),
@@ -67,6 +80,11 @@ def test_a_plain_main_turn_may_train(finish: FinishReason) -> None:
 )
 def test_each_obstacle_has_its_reason(fields: dict[str, Any], reason: DropReason) -> None:
     assert drop_reason(_turn(**fields), 7) is reason
+
+
+def test_a_call_without_words_may_train() -> None:
+    call = ToolCall(id="c", name="look", arguments="{}")
+    assert drop_reason(_turn(answer=Message(role="assistant", tool_calls=(call,))), 7) is None
 
 
 def test_permission_outranks_every_other_reason() -> None:

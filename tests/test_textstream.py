@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clawrl.engine.textstream import TextStream
@@ -110,6 +110,42 @@ def test_special_tokens_never_appear(tokenizer: PreTrainedTokenizerFast) -> None
     ids = [start, *tokenizer.encode("good"), end, *halves[:2], end, *halves[2:], end]
     stream = TextStream(tokenizer)
     assert "".join(stream.push([i]) for i in ids) + stream.finish() == "good😀"
+
+
+def _tokenizer_with_marks() -> tuple[PreTrainedTokenizerFast, int, list[int]]:
+    """Byte-level, with a mark to keep and special tokens to leave out, one of which has no name of its own."""
+    byte_chars = _byte_alphabet()
+    words = [bytes([b]) for b in "语🙂".encode()] + [b"good", b" bad", b" "]
+    vocab = {"".join(byte_chars[b] for b in word): i for i, word in enumerate(dict.fromkeys(words))}
+    raw = Tokenizer(models.WordLevel(vocab | {"<unk>": len(vocab)}, unk_token="<unk>"))
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens([AddedToken(text, special=True) for text in ("<mark>", "<end>", "<reserved>")])
+    pieced = PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>", eos_token="<end>")
+    mark, end, reserved = pieced.convert_tokens_to_ids(["<mark>", "<end>", "<reserved>"])
+    return pieced, mark, [end, reserved, pieced.unk_token_id]
+
+
+def test_special_tokens_to_keep_are_text_like_any_other() -> None:
+    pieced, mark, silent = _tokenizer_with_marks()
+    assert silent[1] not in pieced.all_special_ids
+    rng = random.Random(5)
+    for _ in range(300):
+        ids = [rng.randrange(len(pieced)) for _ in range(rng.randint(0, 120))]
+        told = [i for i in ids if i not in silent]
+        want = pieced.decode(told, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert want.count("<mark>") == ids.count(mark)
+        stream = TextStream(pieced, keep=frozenset([mark]))
+        assert "".join(_pieces(stream, ids, rng, largest=rng.choice([1, 3, 40]))) == want
+
+
+def test_a_token_to_keep_leaves_at_once_and_may_be_part_of_a_stop_string() -> None:
+    pieced, mark, silent = _tokenizer_with_marks()
+    good, bad = (next(i for i in range(len(pieced)) if pieced.decode([i]) == word) for word in ("good", " bad"))
+    stream = TextStream(pieced, stop=("<mark> bad",), keep=frozenset([mark]))
+    assert [stream.push([i]) for i in (mark, silent[0], good, mark, bad, good)] == ["", "", "<mark>good", "", "", ""]
+    assert stream.stopped
+    assert TextStream(pieced, keep=frozenset([mark])).push([mark]) == "<mark>"
+    assert TextStream(pieced).push([mark, good]) == "good"
 
 
 def test_ids_beyond_the_vocabulary_have_no_text(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -44,7 +44,8 @@ def ask(
     for chunk in client.chat.completions.create(
         model=MODEL, messages=list(messages), stream=True, extra_headers=headers, **extra
     ):  # type: ignore[call-overload]
-        version = int(chunk.system_fingerprint[1:])
+        if chunk.system_fingerprint is not None:  # unknown before the first token
+            version = int(chunk.system_fingerprint[1:])
         for choice in chunk.choices:
             pieces.append(choice.delta.content or "")
             finish = choice.finish_reason or finish
@@ -54,7 +55,11 @@ def ask(
 
 
 class Traffic:
-    """``users`` threads inside ``with``; each rests ``pause_s`` after an answer. What went wrong is in ``failures``."""
+    """``users`` threads inside ``with``; each rests ``pause_s`` after an answer. What went wrong is in ``failures``.
+
+    An answer without a word, which random weights give now and then and the server calls an error, is none of them: the
+    user begins anew.
+    """
 
     def __init__(self, live: Live, users: int = 3, pause_s: float = 0.0) -> None:
         self._live = live
@@ -86,6 +91,8 @@ class Traffic:
                 try:
                     answer = ask(client, messages, stream=(number + turn) % 2 == 0, session=session)
                 except (openai.APIError, AssertionError) as error:
+                    if isinstance(error, openai.APIError) and error.code == "empty_answer":
+                        break
                     with self._lock:
                         self.failures.append((time.time(), f"{type(error).__name__}: {error}"))
                     time.sleep(0.2)

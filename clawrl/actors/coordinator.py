@@ -26,10 +26,11 @@ from clawrl.actors.lease_desk import LeaseDesk, Order
 from clawrl.actors.status import status_document, turn_document
 from clawrl.config import Deployment
 from clawrl.guards.alarms import Alarm
+from clawrl.ledger.folder import hold
 from clawrl.ledger.store import Ledger
 from clawrl.ledger.views import Restored
 from clawrl.ledger.writer import LedgerThread
-from clawrl.messages import Arrival, Feedback, PolicyVersion, Turn, TurnId, WeightManifest
+from clawrl.messages import Arrival, Feedback, Message, PolicyVersion, Turn, TurnId, WeightManifest
 from clawrl.methods.base import Method
 from clawrl.serving.feedback import FeedbackRequest
 from clawrl.weights import members as weights
@@ -45,7 +46,7 @@ class Coordinator:
     def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls) -> None:
         self._deployment = deployment
         state = deployment.state_path
-        state.mkdir(parents=True, exist_ok=True)
+        self._hold = hold(state, deployment.name)
         self._db = LedgerThread(lambda: Ledger(state / "ledger.sqlite", deployment.ledger))
         self._members = weights.Members()
         self._publishing = Publishing(self._members, deployment.publish, self._decide)
@@ -81,6 +82,7 @@ class Coordinator:
         for task in self._tasks:
             task.cancel()
         await asyncio.to_thread(self._db.close)
+        self._hold.release()
 
     # -- turns --------------------------------------------------------------------------------------
 
@@ -118,6 +120,17 @@ class Coordinator:
         if taken.to_judge is not None:
             self._desk.take(taken.to_judge)
         return {"turn_id": turn_id, "outcome": taken.outcome.value, "state": taken.state.value}
+
+    async def answered(self, turn_id: TurnId, owner: str) -> tuple[Arrival, Message] | None:
+        """The request of this turn and its answer; ``None`` if the owner has no such turn."""
+        turn = await self._db.run(lambda ledger: ledger.turn(turn_id))
+        if turn is None or turn.arrival.owner != owner:
+            return None
+        return turn.arrival, turn.answer
+
+    async def end_session(self, owner: str, session: str) -> int:
+        """Nothing more will be said in it: what waits for evidence is dropped. Returns how many turns did."""
+        return await self._db.run(lambda ledger: ledger.end_session(owner, session))
 
     # -- submission ---------------------------------------------------------------------------------
 

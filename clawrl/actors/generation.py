@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 
-from clawrl.messages import Arrival, SamplingParams, TokenIds
+from clawrl.messages import Arrival, SamplingParams, TurnId
+from clawrl.serving.errors import ApiError
+from clawrl.serving.request import ModelRequest, ToolChoice
+from clawrl.serving.sessions import make_arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationTask:
-    """One response to generate and to record. ``overridden``: the operator's sampling replaced the client's."""
+    """One response to generate and to record. The replica renders the prompt of ``arrival`` and clamps ``sampling``.
+
+    ``overridden``: the operator's sampling replaced the client's. ``streamed``: the client gets the answer while it is
+    written, so that nothing of it can be taken back. ``schema_field``: see `ModelRequest`.
+    """
 
     arrival: Arrival
-    prompt_ids: TokenIds
     sampling: SamplingParams
+    tool_choice: ToolChoice
     logprobs: bool
     overridden: bool
+    streamed: bool
+    schema_field: str | None = None
+
+
+def tasks_for(wanted: ModelRequest, owner: str, now: float) -> list[GenerationTask]:
+    """One for each answer that is wanted, each a turn of its own."""
+    return [_task(wanted, owner, now) for _ in range(wanted.answers)]
+
+
+def _task(wanted: ModelRequest, owner: str, now: float) -> GenerationTask:
+    arrival = make_arrival(
+        turn_id=TurnId(uuid.uuid4().hex),
+        messages=wanted.messages,
+        inputs=wanted.inputs,
+        session=wanted.facts.session,
+        owner=owner,
+        kind=wanted.facts.kind,
+        ends_session=wanted.facts.ends,
+        arrived_at=now,
+        group=wanted.facts.group,
+    )
+    return GenerationTask(
+        arrival=arrival,
+        sampling=wanted.sampling,
+        tool_choice=wanted.tool_choice,
+        logprobs=wanted.logprobs,
+        overridden=bool(wanted.overridden),
+        streamed=wanted.stream,
+        schema_field=wanted.schema_field,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Comes instead of the first piece. ``overloaded`` may be retried later; otherwise ``param`` is at fault."""
+    """Comes instead of the first piece, or of the last."""
 
-    message: str
-    param: str | None = None
-    overloaded: bool = False
+    error: ApiError

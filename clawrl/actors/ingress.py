@@ -1,17 +1,17 @@
-"""The HTTP side: OpenAI's chat completions in front, the rollout replicas behind, nothing kept in between.
+"""The HTTP side: three dialects in front, the rollout replicas behind, nothing kept in between.
 
-Says whose request it is, renders its prompt, tells the coordinator that it came (beside generation, never
-before it), and passes the replica's pieces on as they come. A replica that dies before the first piece
+Says whose request it is, tells the coordinator that it came (beside generation, never before it), and passes
+the replica's pieces on as they come. A replica that dies before the first piece
 costs the client nothing but time; after it the stream ends in an error and the turn is recorded as failed.
 Stateless: any number of ingress replicas may run.
 """
 
 # No `from __future__ import annotations` here: the routes are copied without the names that only annotations use.
 import asyncio
+import contextvars
 import logging
 import os
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
@@ -22,36 +22,31 @@ from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
-from transformers import AutoTokenizer
 
 from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
-from clawrl.actors.generation import GenerationTask, Refused
+from clawrl.actors.generation import GenerationTask, Refused, tasks_for
 from clawrl.actors.http_errors import install_error_handlers
 from clawrl.config import Deployment
-from clawrl.messages import FinishReason, Turn, TurnId
-from clawrl.models import resolve
+from clawrl.engine.errors import EngineError
+from clawrl.messages import NOTHING_SAID, FinishReason, Turn
 from clawrl.serving import errors
-from clawrl.serving.auth import authenticate, resolve_key
-from clawrl.serving.chat_request import decode_body, parse_chat_request
-from clawrl.serving.chat_response import ChatReply
-from clawrl.serving.chat_stream import Piece, event_stream, started, whole_answer
+from clawrl.serving.auth import Identity, KeyRing
+from clawrl.serving.body import decode_body, whole_body
+from clawrl.serving.dialects import chat, messages, responses
+from clawrl.serving.dialects.base import AnswerFacts, Asked
 from clawrl.serving.feedback import parse_feedback, unknown_turn
-from clawrl.serving.fields import text
-from clawrl.serving.sessions import affinity_key, make_arrival, reply_hash
-from clawrl.serving.template import ChatRenderer
+from clawrl.serving.fields import JsonObject, text
+from clawrl.serving.openapi import description
+from clawrl.serving.pieces import Piece, alive, merged, started, whole_answers
+from clawrl.serving.sessions import affinity_key, reply_hash
 
 log = logging.getLogger(__name__)
 api = FastAPI(title="clawrl", docs_url=None, redoc_url=None, openapi_url=None)
 install_error_handlers(api)
 _ARRIVE_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 4.0
-_TRIES = 5
-
-
-def _refusal(refused: Refused) -> errors.ApiError:
-    if refused.overloaded:
-        return errors.overloaded()
-    return errors.invalid_request(refused.message, refused.param)
+# Twelve seconds of pauses in all: Serve sends requests to a replica with a dead engine until its third failed check.
+_TRIES, _FIRST_PAUSE_S = 6, 0.4
 
 
 async def _answers(call: Any) -> bool:
@@ -69,74 +64,90 @@ async def _answers(call: Any) -> bool:
 class Ingress:
     def __init__(self, deployment: Deployment, rollout: DeploymentHandle, judge: DeploymentHandle) -> None:
         self._config = deployment.serving
-        self._key = resolve_key(self._config.api_key, os.environ)
+        self._keys = KeyRing(self._config, os.environ)
         self._rollout = rollout
         self._judge = judge
         self._coordinator = Coordinator(deployment.name)
         self._context_length = deployment.policy.engine.context_length
-        tokenizer = AutoTokenizer.from_pretrained(resolve(deployment.policy.model))
-        self._renderer = ChatRenderer(tokenizer, self._context_length)
         self._created = int(time.time())
         self._background = Background()
 
-    # -- chat ---------------------------------------------------------------------------------------
+    # -- answers, in three dialects -----------------------------------------------------------------
 
     @api.post("/v1/chat/completions")
-    async def chat(self, request: Request) -> Response:
-        owner = authenticate(request.headers.get("authorization"), self._key)
-        asked = parse_chat_request(await self._body(request), self._config, request.headers)
-        prompt_ids = self._renderer.render(asked.messages)
-        arrival = make_arrival(
-            turn_id=TurnId(uuid.uuid4().hex),
-            messages=asked.messages,
-            session=asked.session,
-            owner=owner,
-            kind=asked.kind,
-            ends_session=asked.ends_session,
-            arrived_at=time.time(),
-            group=asked.group,
+    async def chat_completions(self, request: Request) -> Response:
+        identity = self._keys.admitted(request.headers)
+        return await self._answer(chat.read(await self._json(request), request.headers, self._config), identity)
+
+    @api.post("/v1/responses")
+    async def openai_responses(self, request: Request) -> Response:
+        identity = self._keys.admitted(request.headers)
+        asked = responses.read(await self._json(request), request.headers, self._config)
+        if asked.previous is not None:
+            past = await self._ask_coordinator("answered", asked.previous, identity.owner)
+            if past is None:
+                raise errors.unknown_response(asked.previous)
+            asked = responses.with_history(asked, *past)
+        return await self._answer(asked, identity)
+
+    @api.post("/v1/messages")
+    async def anthropic_messages(self, request: Request) -> Response:
+        identity = self._keys.admitted(request.headers)
+        return await self._answer(messages.read(await self._json(request), request.headers, self._config), identity)
+
+    @api.post("/v1/messages/count_tokens")
+    async def count_tokens(self, request: Request) -> dict[str, int]:
+        self._keys.admitted(request.headers)
+        asked, inputs = messages.read_count(await self._json(request), self._config)
+        try:
+            counted = await self._rollout.count_tokens.remote(asked, inputs)
+        except (RayActorError, DeploymentUnavailableError):
+            raise errors.unavailable("The replica that was counting is gone. Please try again.") from None
+        if isinstance(counted, Refused):
+            raise counted.error
+        return {"input_tokens": counted}
+
+    async def _answer(self, asked: Asked, identity: Identity) -> Response:
+        wanted, now = asked.request, time.time()
+        tasks = tasks_for(wanted, identity.owner, now)
+        for task in tasks:
+            self._background.start(self._announce(task))
+        affinity = affinity_key(wanted.facts.session, identity.owner, wanted.messages)
+        pieces = merged([alive(self._pieces(task, affinity), self._config.heartbeat_s) for task in tasks])
+        turn_ids = tuple(task.arrival.turn_id for task in tasks)
+        writer = asked.writer(
+            AnswerFacts(turn_ids=turn_ids, model=wanted.model, created=int(now), session=wanted.facts.session)
         )
-        task = GenerationTask(
-            arrival=arrival,
-            prompt_ids=np.asarray(prompt_ids, dtype=np.int32),
-            sampling=self._renderer.fit(asked.sampling, len(prompt_ids)),
-            logprobs=asked.logprobs,
-            overridden=bool(asked.overridden),
-        )
-        self._background.start(self._announce(task))
-        pieces = self._pieces(task, affinity_key(asked.session, owner, asked.messages))
-        reply = ChatReply(
-            turn_id=arrival.turn_id, model=asked.model, created=int(arrival.arrived_at), session=asked.session
-        )
-        if not asked.stream:
-            return JSONResponse(await whole_answer(reply, pieces, logprobs=asked.logprobs))
-        return StreamingResponse(
-            event_stream(reply, await started(pieces), include_usage=asked.include_usage),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Clawrl-Turn-Id": arrival.turn_id},
-        )
+        headers: dict[str, str] = {"X-Request-Id": turn_ids[0], "X-Clawrl-Turn-Id": turn_ids[0]}
+        begun = await started(pieces)
+        if not wanted.stream:
+            return JSONResponse(writer.whole(await whole_answers(begun, wanted.answers)), headers=headers)
+        headers["Cache-Control"] = "no-cache"
+        return StreamingResponse(writer.stream(begun), media_type="text/event-stream", headers=headers)
 
     async def _pieces(self, task: GenerationTask, affinity: str) -> AsyncGenerator[Piece, None]:
         handle = self._rollout.options(stream=True, session_id=affinity)
         for attempt in range(_TRIES):
-            stream = handle.generate.remote(task)
+            # Serve's router tells calls apart by the HTTP request that they are made for, which it reads from the
+            # context: of several at once for one request it would lose all but one.
+            stream = contextvars.Context().run(handle.generate.remote, task)
             begun = ended = False
             try:
                 async for item in stream:
                     if isinstance(item, Refused):
-                        raise _refusal(item)
+                        raise item.error
                     begun = True
                     yield cast(Piece, item)
                 ended = True
                 return
             except BackPressureError:
                 raise errors.overloaded() from None
-            except (RayActorError, DeploymentUnavailableError) as error:
+            except (RayActorError, DeploymentUnavailableError, EngineError) as error:
                 if begun or attempt == _TRIES - 1:
                     self._background.start(self._record_lost(task))
                     raise errors.unavailable("The replica that was answering is gone. Please try again.") from error
                 log.warning("turn %s: a replica died before its first token; asking another", task.arrival.turn_id)
-                await asyncio.sleep(0.2 * 2**attempt)
+                await asyncio.sleep(_FIRST_PAUSE_S * 2**attempt)
             finally:
                 if not ended:
                     stream.cancel()
@@ -154,9 +165,9 @@ class Ingress:
         turn = Turn(
             turn_id=task.arrival.turn_id,
             arrival=task.arrival,
-            reply_hash=reply_hash(task.arrival.messages_hash, ""),
+            reply_hash=reply_hash(task.arrival.messages_hash, NOTHING_SAID),
             response_text="",
-            prompt_ids=task.prompt_ids,
+            prompt_ids=np.empty(0, dtype=np.int32),
             response_ids=np.empty(0, dtype=np.int32),
             response_logps=np.empty(0, dtype=np.float32),
             spans=(),
@@ -171,26 +182,20 @@ class Ingress:
         except CoordinatorAway as away:
             log.error("turn %s was lost with its replica and is not recorded: %s", turn.turn_id, away)
 
-    async def _body(self, request: Request) -> bytes:
-        """The whole body, given up on as soon as it is too long."""
-        parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self._config.max_body_bytes:
-                raise errors.body_too_large(self._config.max_body_bytes)
-            parts.append(part)
-        return b"".join(parts)
+    async def _json(self, request: Request) -> JsonObject:
+        limit = self._config.max_body_bytes
+        return decode_body(await whole_body(request.stream(), limit), limit)
 
     # -- about the server ---------------------------------------------------------------------------
 
     @api.get("/v1/models")
     async def models(self, request: Request) -> dict[str, Any]:
-        authenticate(request.headers.get("authorization"), self._key)
+        self._keys.identify(request.headers)
         return {"object": "list", "data": [self._model_card()]}
 
     @api.get("/v1/models/{model_id:path}")
     async def model(self, request: Request, model_id: str) -> dict[str, Any]:
-        authenticate(request.headers.get("authorization"), self._key)
+        self._keys.identify(request.headers)
         if model_id != self._config.served_name:
             raise errors.unknown_model(model_id, self._config.served_name)
         return self._model_card()
@@ -203,6 +208,10 @@ class Ingress:
             "owned_by": "clawrl",
             "max_model_len": self._context_length,
         }
+
+    @api.get("/openapi.json")
+    async def openapi(self) -> dict[str, Any]:
+        return description(self._config.served_name)
 
     @api.get("/healthz")
     async def healthz(self) -> dict[str, bool]:
@@ -232,8 +241,9 @@ class Ingress:
 
     @api.post("/clawrl/pause")
     async def pause(self, request: Request) -> dict[str, bool]:
-        body = await self._body(request)
-        fields = decode_body(body, self._config.max_body_bytes) if body else {}
+        limit = self._config.max_body_bytes
+        body = await whole_body(request.stream(), limit)
+        fields = decode_body(body, limit) if body else {}
         await self._operate(request, "pause", "operator", text(fields, "reason") or "")
         return {"paused": True}
 
@@ -244,16 +254,25 @@ class Ingress:
     @api.post("/v1/feedback")
     async def feedback(self, request: Request) -> dict[str, Any]:
         """What a person says of an answer; outranks the judge."""
-        owner = authenticate(request.headers.get("authorization"), self._key)
-        body = decode_body(await self._body(request), self._config.max_body_bytes)
-        asked = parse_feedback(body, request.headers)
-        taken = await self._operate(request, "feedback", asked, owner)
+        identity = self._keys.identify(request.headers)
+        asked = parse_feedback(await self._json(request), request.headers)
+        taken = await self._ask_coordinator("feedback", asked, identity.owner)
         if taken is None:
             raise unknown_turn(asked)
         return cast(dict[str, Any], taken)
 
+    @api.post("/clawrl/sessions/{session:path}/done")
+    async def session_done(self, request: Request, session: str) -> dict[str, Any]:
+        """No more will be said in this session; its last answer waits for no more evidence."""
+        identity = self._keys.identify(request.headers)
+        ended = await self._ask_coordinator("end_session", identity.owner, session)
+        return {"session": session, "ended_turns": ended}
+
     async def _operate(self, request: Request, method: str, *arguments: Any) -> Any:
-        authenticate(request.headers.get("authorization"), self._key)
+        self._keys.operator(request.headers)
+        return await self._ask_coordinator(method, *arguments)
+
+    async def _ask_coordinator(self, method: str, *arguments: Any) -> Any:
         try:
             return await self._coordinator.ask(method, *arguments, timeout_s=10.0)
         except CoordinatorAway:

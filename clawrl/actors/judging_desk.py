@@ -130,6 +130,8 @@ class JudgingDesk:
             response_ids=turn.response_ids,
             temperature=turn.sampling.temperature,
             hints=hints[: self._method.teacher_hints],
+            inputs=turn.arrival.inputs,
+            reused_ids=turn.reused_ids,
         )
         async with self._teachers:
             return await teach_or_mask(self._calls.teach, request, self._args.teacher)

@@ -14,7 +14,8 @@ from typing import Any
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
 from clawrl.engine.catch_up import catch_up
-from clawrl.engine.protocol import Engine, EngineError
+from clawrl.engine.errors import EngineError
+from clawrl.engine.protocol import Engine
 from clawrl.messages import PolicyVersion
 from clawrl.weights.broadcast import receive_buckets
 from clawrl.weights.members import Abort, CatchUp, Command, Commit, Outcome, Prepare, Receive

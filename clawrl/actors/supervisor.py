@@ -31,6 +31,8 @@ class Supervisor:
         self._app_name = serve.get_replica_context().app_name
         self._stopping = False
         await self._adopt_or_replace()
+        # Whatever keeps it from starting (a state folder in use, say) is this deployment's own error.
+        await self._coordinator().ping.remote()
         await self.check_health()
 
     async def check_health(self) -> None:

@@ -12,19 +12,21 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessor,
     ContinuousBatchingTopKLogitsWarper,
     ContinuousBatchingTopPLogitsWarper,
 )
-from transformers.generation.continuous_batching.requests import GenerationOutput
+from transformers.generation.continuous_batching.requests import FutureRequestState, GenerationOutput
 
 from clawrl.engine.config import EngineConfig
-from clawrl.engine.protocol import EngineError
+from clawrl.engine.errors import EngineError
+from clawrl.engine.grammar import Follower
 from clawrl.messages import SamplingParams
 
 
@@ -44,6 +46,34 @@ class _TopP(ContinuousBatchingTopPLogitsWarper):
         if float(tensor_arg[: scores.size(0)].view(dtype=torch.float32).min()) >= 1.0:
             return scores
         return super().__call__(scores, tensor_arg)
+
+
+class _Grammar(ContinuousBatchingLogitsProcessor):
+    """Leaves each request that has a `Follower` the tokens which that allows."""
+
+    supported_kwargs: ClassVar[dict[str, type]] = {"grammar": Follower}
+    ignored_kwargs: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        self._allowed: list[tuple[int, torch.Tensor]] = []
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        int32_tensor.zero_()
+
+    def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
+        # The argument is a number per row, too little for a mask: the masks wait here for the pass that comes next.
+        states = [request.state for request in requests_with_new_token]
+        self._allowed = [
+            (row, torch.from_numpy(state.logit_processor_kwargs["grammar"].mask(state.generated_tokens)))
+            for row, state in enumerate(states)
+            if "grammar" in state.logit_processor_kwargs
+        ]
+        return torch.zeros(len(states), dtype=torch.int32)
+
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        for row, allowed in self._allowed:
+            scores[row].masked_fill_(~allowed.to(scores.device), -torch.inf)
+        return scores
 
 
 class _Nowhere(queue.Queue[Any]):
@@ -81,9 +111,12 @@ class Batcher:
         self._manager.output_router.output_queue = _Nowhere()
         processors = self._manager.logit_processor
         swapped = {ContinuousBatchingTopKLogitsWarper: _TopK, ContinuousBatchingTopPLogitsWarper: _TopP}
+        grammar = _Grammar()
         processors.logits_processor = LogitsProcessorList(
-            [swapped.get(type(p), lambda same: same)(p) for p in processors.logits_processor]
+            [grammar, *(swapped.get(type(p), lambda same: same)(p) for p in processors.logits_processor)]
         )
+        processors.tensors_required += 1
+        processors.supported_keys.update(grammar.supported_kwargs)
         if {"temperature", "top_k", "top_p"} - set(processors.supported_keys):
             raise EngineError("this transformers release has no per-request temperature, top_k and top_p")
 
@@ -103,6 +136,7 @@ class Batcher:
         *,
         max_new_tokens: int,
         deliver: Callable[[GenerationOutput], None],
+        grammar: Follower | None = None,
     ) -> None:
         """Queue a request. The handler is registered first, or its first token could be missed."""
         self._manager.register_result_handler(request_id, deliver)
@@ -113,6 +147,7 @@ class Batcher:
             streaming=True,
             eos_token_id=self._eos_ids,
             **self._processor_arguments(sampling),
+            **({} if grammar is None else {"grammar": grammar}),
         )
         if accepted is None:
             self.forget(request_id)

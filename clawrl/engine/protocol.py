@@ -23,22 +23,6 @@ import torch
 from clawrl.messages import FinishReason, LogProbs, SamplingParams, TokenIds, WeightKind, WeightManifest
 
 
-class EngineError(RuntimeError):
-    """The engine cannot serve any more; its replica must be replaced."""
-
-
-class UnsupportedRequest(ValueError):
-    """This engine cannot honour a request. ``param`` names the client's field."""
-
-    def __init__(self, message: str, *, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
-
-
-class WeightsRefused(RuntimeError):
-    """A manifest or its bytes do not fit; the version that was serving goes on serving."""
-
-
 class CommitForm(enum.StrEnum):
     STAGED = "staged"
     IN_PLACE = "in_place"
@@ -55,11 +39,15 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """``prompt_ids`` int32[P]; generation ends at an end-of-sequence token, a stop string or ``max_tokens``."""
+    """``prompt_ids`` int32[P]; generation ends at an end-of-sequence token, a stop string or ``max_tokens``.
+
+    ``place_within_s`` bounds the wait for a slot, not what follows: `NoPlace`.
+    """
 
     request_id: str
     prompt_ids: TokenIds
     sampling: SamplingParams
+    place_within_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

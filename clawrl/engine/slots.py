@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from clawrl.engine.errors import NoPlace
+
 
 class Slots:
     """``capacity`` cache tokens, handed out in pages of ``page_size``, to at most ``limit`` requests."""
@@ -31,9 +33,14 @@ class Slots:
         return len(self._queue)
 
     @asynccontextmanager
-    async def reserve(self, tokens: int) -> AsyncIterator[None]:
+    async def reserve(self, tokens: int, *, within_s: float | None = None) -> AsyncIterator[None]:
+        """Raises `NoPlace`."""
         pages = -(-tokens // self._page_size)
-        await self._acquire(pages)
+        try:
+            async with asyncio.timeout(within_s):
+                await self._acquire(pages)
+        except TimeoutError:
+            raise NoPlace(f"no slot was free within {within_s} s") from None
         try:
             yield
         finally:

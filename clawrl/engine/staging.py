@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import torch
 
-from clawrl.engine.protocol import WeightsRefused
+from clawrl.engine.errors import WeightsRefused
 from clawrl.messages import TensorSpec, WeightKind, WeightManifest
 from clawrl.weights.manifest import as_bytes, digest_of, unpack_bucket
 

@@ -2,9 +2,9 @@
 
 `TextStream` turns the ids that an engine samples into the text that a client may see. What it returns is
 final: no later token changes it, it ends on a whole character, and it holds nothing that could still become a
-stop string. All pieces joined equal the decode of all ids at once (special tokens skipped), cut before the stop
-string, however the ids were chunked. Of several stop strings the one that is complete first wins, and of
-those complete at the same character the longest.
+stop string. All pieces joined equal the decode of all ids at once (special tokens skipped, but for those in ``keep``,
+which are text like any other), cut before the stop string, however the ids were chunked. Of several stop strings the
+one that is complete first wins, and of those complete at the same character the longest.
 
 Only a short window of ids is decoded again, so that a token costs the same at any length of the answer. The
 window moves because a left cut disturbs at most the first characters: a byte-level decoder is in step again
@@ -30,6 +30,9 @@ class Detokenizer(Protocol):
     @property
     def all_special_ids(self) -> list[int]: ...
 
+    @property
+    def added_tokens_decoder(self) -> dict[int, Any]: ...
+
     def decode(self, token_ids: Any, **kwargs: Any) -> Any: ...
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any: ...
@@ -38,11 +41,14 @@ class Detokenizer(Protocol):
 class TextStream:
     """One response. ``push`` as ids arrive, ``finish`` once at the end; after a stop string both return ``""``."""
 
-    def __init__(self, tokenizer: Detokenizer, stop: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, tokenizer: Detokenizer, stop: tuple[str, ...] = (), *, keep: frozenset[int] = frozenset()
+    ) -> None:
         if "" in stop:
             raise ValueError("a stop string is empty")
         self._tokenizer = tokenizer
-        self._special = frozenset(tokenizer.all_special_ids)
+        self._keep = keep
+        self._special = _special_ids(tokenizer) - keep if keep else frozenset(tokenizer.all_special_ids)
         self._stop = stop
         self._window: list[int] = []
         self._text = ""  # the decoded window
@@ -84,7 +90,8 @@ class TextStream:
 
     def _decode(self, ids: Sequence[int]) -> str:
         # Clean-up of spaces looks at neighbours and would change text that has already left.
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        skip = not self._keep  # else the window holds no special token but those to keep
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
         return text
 
     def _silent(self, token_id: int) -> bool:
@@ -126,6 +133,12 @@ class TextStream:
         cut = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[cut:]
         return text[:cut]
+
+
+def _special_ids(tokenizer: Detokenizer) -> frozenset[int]:
+    """Also those that have no name of their own, such as reserved ones: a decode would leave them out as well."""
+    added = (token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return frozenset(tokenizer.all_special_ids) | frozenset(added)
 
 
 def _overlap(text: str, stop: str) -> int:

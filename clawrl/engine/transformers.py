@@ -28,16 +28,16 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 
 from clawrl.engine.batching import Batcher
 from clawrl.engine.config import EngineConfig
+from clawrl.engine.errors import EngineError, UnsupportedRequest
+from clawrl.engine.grammar import Follower, Grammars, SchemaRefused
 from clawrl.engine.protocol import (
     Capabilities,
     CommitForm,
-    EngineError,
     GenerateRequest,
     ScoreRequest,
     Scores,
     SwapReport,
     TokenChunk,
-    UnsupportedRequest,
 )
 from clawrl.engine.scoring import Prefixes, plan_scoring, score_batch
 from clawrl.engine.slots import Slots
@@ -56,6 +56,7 @@ class _Running:
 
     request: GenerateRequest
     stops: TextStream | None
+    grammar: Follower | None = None
     ids: list[int] = field(default_factory=list)
     chunks: asyncio.Queue[TokenChunk | EngineError] = field(default_factory=asyncio.Queue)
     engine_id: str = ""
@@ -111,6 +112,8 @@ class TransformersEngine:
         self._staging = Staging({name: spec_of(name, p) for name, p in self.model.named_parameters()})
         if self._generates:
             self._eos_ids = _eos_ids(self.model, self._tokenizer)
+            vocabulary = self.model.get_input_embeddings().num_embeddings
+            self._grammars = Grammars(self._tokenizer, vocabulary, self._eos_ids)
             self._batcher = Batcher(self.model, self._config, eos_ids=self._eos_ids)
             self._batcher.start()
 
@@ -129,9 +132,11 @@ class TransformersEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         self._validate(request)
-        async with self.slots.reserve(len(request.prompt_ids) + request.sampling.max_tokens):
+        grammar = await self._grammar(request.sampling.json_schema)
+        tokens = len(request.prompt_ids) + request.sampling.max_tokens
+        async with self.slots.reserve(tokens, within_s=request.place_within_s):
             stops = TextStream(self._tokenizer, request.sampling.stop) if request.sampling.stop else None
-            running = _Running(request=request, stops=stops)
+            running = _Running(request=request, stops=stops, grammar=grammar)
             self._running[request.request_id] = running
             try:
                 self._submit(running)
@@ -193,7 +198,16 @@ class TransformersEngine:
             running.request.sampling,
             max_new_tokens=running.request.sampling.max_tokens - base,
             deliver=deliver,
+            grammar=None if running.grammar is None else running.grammar.again(running.ids),
         )
+
+    async def _grammar(self, schema: str) -> Follower | None:
+        if not schema:
+            return None
+        try:
+            return await asyncio.to_thread(self._grammars.follower, schema)
+        except SchemaRefused as refused:
+            raise UnsupportedRequest(f"this schema cannot be followed: {refused}", param="json_schema") from None
 
     def _collect(self, running: _Running, output: GenerationOutput, base: int) -> None:
         if output.status == RequestStatus.FAILED:

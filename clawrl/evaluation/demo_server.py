@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -36,12 +37,14 @@ class DemoServer:
         self._child: subprocess.Popen[bytes] | None = None
         self._seen: dict[int, psutil.Process] = {}
 
-    def start(self) -> None:
+    def start(self, extra: Mapping[str, str] | None = None) -> None:
+        """``extra`` is added to the child's environment."""
         environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
         environment |= {
             "CLAWRL_HOME": str(self._home.resolve()),
             "RAY_USAGE_STATS_ENABLED": "0",
             "PYTHONUNBUFFERED": "1",
+            **(extra or {}),
         }
         # A background job inherits an ignored SIGINT and would hand it down; the child must hear ours.
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from clawrl.engine.protocol import Engine, ScoreRequest
 from clawrl.judging.config import JudgingConfig
 from clawrl.judging.errors import JudgeError
-from clawrl.judging.text import shorten
+from clawrl.judging.text import said, shorten
 from clawrl.messages import Judgement, JudgeRequest, Message, TokenIds, Verdict
 
 _TASK = "Decide whether the user's reply shows that the assistant's last answer was good or bad."
@@ -150,7 +150,8 @@ def verdict_of(score: float, margin: float) -> Verdict:
 
 def _transcript(messages: Sequence[Message]) -> str:
     """One line per message; roles are named only when somebody other than the user speaks."""
-    lines = [m.content if m.role == "user" else f"[{m.role}] {m.content}" for m in messages if m.content.strip()]
+    told = [(message.role, said(message)) for message in messages]
+    lines = [text if role == "user" else f"[{role}] {text}" for role, text in told if text]
     return " ".join(" ".join(line.split()) for line in lines)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from clawrl.engine.protocol import Engine, ScoreRequest, Scores
+from clawrl.judging.splice import spliced
 from clawrl.messages import Message, TeacherRequest, TeacherTargets, TokenIds
 from clawrl.serving.errors import ApiError
 from clawrl.serving.template import ChatRenderer
@@ -38,8 +39,8 @@ class Teacher:
 
     async def targets(self, request: TeacherRequest) -> TeacherTargets:
         """Log-probs of the response under each hint that fits. Raises `TeacherError`."""
-        self._check_prompt(request)
-        prompts, refusals = self._hinted_prompts(request)
+        plain = self._plain_prompt(request)
+        prompts, refusals = self._hinted_prompts(request, plain)
         if not prompts:
             raise TeacherError(f"turn {request.turn_id}: no hinted prompt fits the teacher: {'; '.join(refusals)}")
         scores = await self._engine.score(
@@ -69,27 +70,23 @@ class Teacher:
             version=versions.pop(),
         )
 
-    def _check_prompt(self, request: TeacherRequest) -> None:
+    def _plain_prompt(self, request: TeacherRequest) -> list[int]:
+        """The prompt as the template makes it, without a hint."""
         if not request.temperature > 0.0:
             raise TeacherError(f"turn {request.turn_id}: there are no log-probs at temperature {request.temperature}")
         try:
-            rendered = self._renderer.render(request.messages)
+            return self._renderer.render(request.messages, request.inputs)
         except ApiError as error:
             raise TeacherError(f"turn {request.turn_id}: the teacher cannot render the prompt: {error}") from error
-        if not np.array_equal(rendered, request.prompt_ids):
-            raise TeacherError(
-                f"turn {request.turn_id}: the template does not reproduce the prompt ({len(rendered)} tokens, "
-                f"{len(request.prompt_ids)} when it was served); a hint added to it would speak of another request"
-            )
 
-    def _hinted_prompts(self, request: TeacherRequest) -> tuple[dict[str, TokenIds], list[str]]:
+    def _hinted_prompts(self, request: TeacherRequest, plain: list[int]) -> tuple[dict[str, TokenIds], list[str]]:
         """The prompt of every hint that leaves room for the response, and why the others do not."""
         prompts: dict[str, TokenIds] = {}
         refusals = []
         context = self._engine.capabilities.context_length
         for hint in sorted(request.hints, key=len):
             try:
-                prompt = self._renderer.render(hinted_messages(request.messages, hint, self._label))
+                prompt = self._hinted_prompt(request, plain, hint)
             except ApiError as error:
                 refusals.append(str(error))
                 continue
@@ -98,6 +95,25 @@ class Teacher:
                 continue
             prompts[hint] = np.asarray(prompt, dtype=np.int32)
         return prompts, refusals
+
+    def _hinted_prompt(self, request: TeacherRequest, plain: list[int], hint: str) -> list[int]:
+        messages = hinted_messages(request.messages, hint, self._label)
+        hinted = self._renderer.render(messages, request.inputs)
+        prompt, begun = None, request.prompt_ids[len(plain) :].tolist()
+        if np.array_equal(plain, request.prompt_ids[: len(plain)]):
+            # Behind what the template writes stands the beginning of a call that the client insisted on, if any.
+            return hinted + begun
+        tail = request.prompt_ids[request.reused_ids :].tolist()
+        if request.reused_ids and plain[len(plain) - len(tail) :] == tail:
+            # It begins with ids as they were sampled, which its text does not encode to.
+            told = self._renderer.encode(_told(request.messages, messages))
+            prompt = spliced(request.prompt_ids.tolist(), plain, hinted, told, self._renderer.special_ids)
+        if prompt is None:
+            raise TeacherError(
+                f"turn {request.turn_id}: the template does not reproduce the prompt ({len(plain)} tokens, "
+                f"{len(request.prompt_ids)} when it was served); a hint added to it would speak of another request"
+            )
+        return prompt
 
     def _check_scores(self, request: TeacherRequest, found: Scores) -> None:
         length = len(request.response_ids)
@@ -127,6 +143,13 @@ def hinted_messages(messages: Sequence[Message], hint: str, label: str) -> tuple
     content = messages[index].content
     changed = replace(messages[index], content=f"{content}\n\n{told}" if content else told)
     return (*messages[:index], changed, *messages[index + 1 :])
+
+
+def _told(messages: Sequence[Message], hinted: Sequence[Message]) -> str:
+    """What was added to the one message that `hinted_messages` changed."""
+    if len(hinted) != len(messages):
+        return hinted[-1].content
+    return next(new.content[len(old.content) :] for old, new in zip(messages, hinted, strict=True) if old != new)
 
 
 def check_same_tokenizer(policy: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> None:

@@ -34,11 +34,14 @@ def without_reasoning(text: str) -> str:
     return seen.split(_OPENED, 1)[0].strip()
 
 
+def said(message: Message) -> str:
+    """What a message says to others: its text and its tool calls, without reasoning."""
+    text = without_reasoning(message.content) if message.role == "assistant" else message.content.strip()
+    calls = [f"calls {call.name}({call.arguments})" for call in message.tool_calls]
+    return "\n".join([text, *calls] if text else calls)
+
+
 def transcript(messages: Sequence[Message]) -> str:
     """One paragraph per message that says something, each with its role; reasoning of assistants is left out."""
-    lines = []
-    for message in messages:
-        text = without_reasoning(message.content) if message.role == "assistant" else message.content.strip()
-        if text:
-            lines.append(f"[{message.role}] {text}")
+    lines = [f"[{message.role}] {text}" for message in messages if (text := said(message))]
     return "\n".join(lines) or "(nothing)"

@@ -19,7 +19,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from clawrl.messages import LogProbs, Message, SamplingParams, TeacherTargets, TokenIds, VersionSpan
+from clawrl.messages import (
+    LogProbs,
+    Message,
+    SamplingParams,
+    TeacherTargets,
+    TemplateInputs,
+    TokenIds,
+    ToolCall,
+    VersionSpan,
+)
 
 
 class Vault(Protocol):
@@ -53,13 +62,20 @@ class Codec:
         return json.loads(self._vault.unseal(owner, blob))
 
     def pack_messages(self, owner: str, messages: Iterable[Message]) -> bytes:
-        return self.pack_json(owner, [[m.role, m.content] for m in messages])
+        return self.pack_json(owner, [_message_row(m) for m in messages])
 
     def unpack_messages(self, owner: str, blob: bytes) -> tuple[Message, ...]:
-        return tuple(Message(role=role, content=content) for role, content in self.unpack_json(owner, blob))
+        return tuple(_message(row) for row in self.unpack_json(owner, blob))
+
+    def pack_inputs(self, owner: str, inputs: TemplateInputs) -> bytes:
+        return self.pack_json(owner, [list(inputs.tools), inputs.arguments])
+
+    def unpack_inputs(self, owner: str, blob: bytes) -> TemplateInputs:
+        tools, arguments = self.unpack_json(owner, blob)
+        return TemplateInputs(tools=tuple(tools), arguments=arguments)
 
     def pack_sampling(self, owner: str, sampling: SamplingParams) -> bytes:
-        # Stop strings are a client's words, hence not plain JSON.
+        # Stop strings and schemas are a client's words, hence not plain JSON.
         return self.pack_json(
             owner,
             {
@@ -68,6 +84,7 @@ class Codec:
                 "top_k": sampling.top_k,
                 "max_tokens": sampling.max_tokens,
                 "stop": list(sampling.stop),
+                "json_schema": sampling.json_schema,
             },
         )
 
@@ -117,6 +134,24 @@ class Codec:
             teacher=head["teacher"],
             version=head["version"],
         )
+
+
+def _message_row(message: Message) -> list[Any]:
+    """Role and text, and what else there is of it: most messages have nothing else."""
+    more: dict[str, Any] = {
+        "reasoning": message.reasoning,
+        "tool_calls": [[call.id, call.name, call.arguments] for call in message.tool_calls],
+        "tool_call_id": message.tool_call_id,
+        "name": message.name,
+    }
+    said = {name: value for name, value in more.items() if value}
+    return [message.role, message.content, said] if said else [message.role, message.content]
+
+
+def _message(row: list[Any]) -> Message:
+    role, content, more = (*row, {})[:3]
+    calls = tuple(ToolCall(id=id_, name=name, arguments=text) for id_, name, text in more.pop("tool_calls", ()))
+    return Message(role=role, content=content, tool_calls=calls, **more)
 
 
 def pack_spans(spans: Iterable[VersionSpan]) -> str:

@@ -1,10 +1,14 @@
 """Which turn a request continues, and what that proves about it.
 
 A request continues the turn whose ``reply_hash`` is its ``prefix_hash``: within the named session, or
-among the anonymous turns of the same owner. One awaiting turn receives evidence once, from the first
-``main`` request that brings new messages; everything after that is a branch, linked but mute. So is a
-second request with the same body, even if another turn with the same words already waited when the
-first one came: it is a retry, not a second opinion.
+among the anonymous turns of the same owner. Of several, one with the same system messages and tools
+comes first. Where a client has rewritten the history (cut or merged it) none does; in a named session
+the request then continues the turn that gave the last answer in it, known by ``answer_hash``.
+
+One awaiting turn receives evidence once, from the first ``main`` request that brings new messages;
+everything after that is a branch, linked but mute. So is a second request with the same body, even if
+another turn with the same words already waited when the first one came: it is a retry, not a second
+opinion.
 
 A turn that a person gave feedback on is with the judge before any request continues it. The first one
 that does still is its evidence, as long as nobody is learning from the turn.
@@ -62,7 +66,10 @@ def deliver(db: Database, parent: TurnId, child: TurnId) -> JudgeRequest:
 
 
 def adopt_orphan(db: Database, turn_id: TurnId) -> JudgeRequest | None:
-    """Evidence that came before its turn did (a turn taken in late from a journal) is delivered now."""
+    """Evidence that came before its turn did (a turn taken in late from a journal) is delivered now.
+
+    Only with its whole history: of what was rewritten nobody can tell whether it waited for this turn.
+    """
     turn = db.one("SELECT owner, session, implicit, reply_hash, started_at FROM turns WHERE turn_id = ?", turn_id)
     assert turn is not None
     orphan = db.one(
@@ -96,15 +103,42 @@ def adopt_orphan(db: Database, turn_id: TurnId) -> JudgeRequest | None:
 def _parents(db: Database, arrival: Arrival) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
     """The turn that this request is evidence for, and the turn that it continues.
 
-    The first is the second, or ``None``. Of several candidates the oldest that still awaits evidence
-    wins, else the newest. After an earlier request with the same body only a turn that was recorded
-    since can be a new conversation; without one this is a retry and goes where the earlier one went.
+    The first is the second, or ``None``. Of several candidates with its whole history the oldest that
+    still awaits evidence wins, of those with its last answer the newest, else the newest of all. After
+    an earlier request with the same body only a turn that was recorded since can be a new conversation;
+    without one this is a retry and goes where the earlier one went.
     """
     if arrival.prefix_hash is None:
         return None, None
+    earlier = _earlier(db, arrival)
+    since = None if earlier is None else earlier["noted_at"]
     same_session = "implicit = 1" if arrival.session is None else "session = ?"
-    session = () if arrival.session is None else (arrival.session,)
-    earlier = db.one(
+    values = (arrival.owner,) if arrival.session is None else (arrival.owner, arrival.session)
+    select = f"SELECT turn_id, session FROM turns WHERE owner = ? AND {same_session}"
+    waits = "AND state = 'awaiting_next' AND recorded_at > coalesce(?, recorded_at - 1)"
+    whole = f"{select} AND reply_hash = ?"
+    # The hashes leave the system messages out, which change with the date: equal words under others come second.
+    alike = "(SELECT segment FROM arrivals WHERE arrivals.turn_id = turns.turn_id) = ?"
+    awaiting = db.one(
+        f"{whole} {waits} ORDER BY {alike} DESC, seq LIMIT 1", *values, arrival.prefix_hash, since, arrival.segment
+    )
+    if awaiting is not None:
+        return awaiting, awaiting
+    if earlier is not None:
+        known = db.one("SELECT turn_id, session FROM turns WHERE turn_id = ?", earlier["parent"])
+        if known is not None:
+            return None, known
+    newest = db.one(f"{whole} ORDER BY {alike} DESC, seq DESC LIMIT 1", *values, arrival.prefix_hash, arrival.segment)
+    if newest is not None or arrival.session is None or arrival.answer_hash is None:
+        return None, newest
+    answer = f"{select} AND answer_hash = ?"
+    awaiting = db.one(f"{answer} {waits} ORDER BY seq DESC LIMIT 1", *values, arrival.answer_hash, since)
+    return awaiting, awaiting or db.one(f"{answer} ORDER BY seq DESC LIMIT 1", *values, arrival.answer_hash)
+
+
+def _earlier(db: Database, arrival: Arrival) -> sqlite3.Row | None:
+    """The newest linked main request with the same body."""
+    return db.one(
         "SELECT parent, noted_at FROM arrivals WHERE owner = ? AND messages_hash = ? AND implicit = ?"
         " AND (implicit = 1 OR session = ?) AND parent IS NOT NULL AND kind = 'main' ORDER BY noted_at DESC LIMIT 1",
         arrival.owner,
@@ -112,27 +146,13 @@ def _parents(db: Database, arrival: Arrival) -> tuple[sqlite3.Row | None, sqlite
         arrival.session is None,
         arrival.session,
     )
-    select = f"SELECT turn_id, session FROM turns WHERE owner = ? AND reply_hash = ? AND {same_session}"
-    values = (arrival.owner, arrival.prefix_hash, *session)
-    since = None if earlier is None else earlier["noted_at"]
-    awaiting = db.one(
-        f"{select} AND state = 'awaiting_next' AND recorded_at > coalesce(?, recorded_at - 1) ORDER BY seq LIMIT 1",
-        *values,
-        since,
-    )
-    if awaiting is not None:
-        return awaiting, awaiting
-    known = (
-        None if earlier is None else db.one("SELECT turn_id, session FROM turns WHERE turn_id = ?", earlier["parent"])
-    )
-    return None, known or db.one(f"{select} ORDER BY seq DESC LIMIT 1", *values)
 
 
 def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None) -> None:
     db.execute(
         "INSERT INTO arrivals (turn_id, owner, session, implicit, parent, kind, prefix_hash, messages_hash,"
-        " group_id, history, new_messages, new_count, ends_session, may_train, arrived_at, noted_at)"
-        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        " answer_hash, segment, group_id, history, new_messages, sent, inputs, new_count, ends_session, may_train,"
+        " arrived_at, noted_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         arrival.turn_id,
         arrival.owner,
         session,
@@ -141,9 +161,13 @@ def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None) 
         arrival.kind,
         arrival.prefix_hash,
         arrival.messages_hash,
+        arrival.answer_hash,
+        arrival.segment,
         arrival.group,
         db.codec.pack_messages(arrival.owner, arrival.history),
         db.codec.pack_messages(arrival.owner, arrival.new_messages),
+        None if arrival.sent is None else db.codec.pack_messages(arrival.owner, arrival.sent),
+        db.codec.pack_inputs(arrival.owner, arrival.inputs),
         len(arrival.new_messages),
         arrival.ends_session,
         arrival.may_train,

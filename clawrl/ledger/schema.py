@@ -8,7 +8,7 @@ hold only the rows that a hot query wants, so that finished turns cost it nothin
 The CHECK constraints say in SQL what `clawrl.ledger.states.Place` says in Python.
 """
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 TABLES = """
 CREATE TABLE arrivals (
@@ -20,9 +20,13 @@ CREATE TABLE arrivals (
     kind TEXT NOT NULL,
     prefix_hash TEXT,
     messages_hash TEXT NOT NULL,
+    answer_hash TEXT,
+    segment TEXT NOT NULL,
     group_id TEXT,
     history BLOB NOT NULL,
     new_messages BLOB NOT NULL,
+    sent BLOB,
+    inputs BLOB NOT NULL,
     new_count INTEGER NOT NULL,
     ends_session INTEGER NOT NULL,
     may_train INTEGER NOT NULL,
@@ -46,6 +50,7 @@ CREATE TABLE turns (
     group_id TEXT,
     messages_hash TEXT NOT NULL,
     reply_hash TEXT NOT NULL,
+    answer_hash TEXT NOT NULL,
     state TEXT NOT NULL,
     reason TEXT,
     step INTEGER,
@@ -53,6 +58,7 @@ CREATE TABLE turns (
     oldest_version INTEGER,
     newest_version INTEGER,
     prompt_tokens INTEGER NOT NULL,
+    reused_tokens INTEGER NOT NULL,
     response_tokens INTEGER NOT NULL,
     finish_reason TEXT NOT NULL,
     started_at REAL NOT NULL,
@@ -67,12 +73,13 @@ CREATE TABLE turns (
 );
 CREATE INDEX turns_by_state ON turns (state, reason);
 CREATE INDEX turns_by_session ON turns (owner, session, reply_hash, seq);
+CREATE INDEX turns_by_answer ON turns (owner, session, answer_hash, seq);
 CREATE INDEX turns_anonymous ON turns (owner, reply_hash, seq) WHERE implicit = 1;
 CREATE INDEX turns_anonymous_awaiting ON turns (owner, reply_hash, seq)
     WHERE implicit = 1 AND state = 'awaiting_next';
 CREATE INDEX turns_by_reply ON turns (owner, reply_hash, recorded_at) WHERE kind = 'main';
 CREATE INDEX turns_awaiting ON turns (state_at) WHERE state = 'awaiting_next';
-CREATE INDEX turns_awaiting_session ON turns (owner, session) WHERE state = 'awaiting_next';
+CREATE INDEX turns_awaiting_session ON turns (owner, session, answer_hash, seq) WHERE state = 'awaiting_next';
 CREATE INDEX turns_judging ON turns (seq) WHERE state = 'judging';
 CREATE INDEX turns_judged ON turns (seq) WHERE state = 'judged';
 CREATE INDEX turns_queued ON turns (seq) WHERE state = 'queued';
@@ -89,6 +96,7 @@ CREATE INDEX turns_finished ON turns (seq) WHERE state IN ('trained', 'dropped')
 CREATE TABLE payloads (
     turn_id TEXT PRIMARY KEY,
     response_text BLOB NOT NULL,
+    answer BLOB NOT NULL,
     prompt_ids BLOB NOT NULL,
     response_ids BLOB NOT NULL,
     response_logps BLOB NOT NULL,

@@ -111,6 +111,11 @@ class Ledger:
         """The newest recorded main turn of a session."""
         return turns.latest(self._db, owner, session)
 
+    def end_session(self, owner: str, session: str) -> int:
+        """Drops what still awaits evidence in this session; returns how many turns did."""
+        with self.transaction():
+            return turns.end_session(self._db, owner, session)
+
     # Judging.
 
     def judge_request(self, turn_id: TurnId) -> JudgeRequest | None:

@@ -18,8 +18,9 @@ from clawrl.ledger.views import Recorded
 from clawrl.messages import Arrival, DropReason, FinishReason, JudgeRequest, Turn, TurnId, TurnKind
 
 _TURN = (
-    "SELECT t.*, a.parent, a.prefix_hash, a.history, a.new_messages, a.ends_session, a.may_train,"
-    " a.arrived_at, p.response_text, p.prompt_ids, p.response_ids, p.response_logps, p.spans, p.sampling"
+    "SELECT t.*, a.parent, a.prefix_hash, a.answer_hash AS last_answer, a.segment, a.history, a.new_messages, a.sent,"
+    " a.inputs, a.ends_session, a.may_train, a.arrived_at, p.response_text, p.answer, p.prompt_ids, p.response_ids,"
+    " p.response_logps, p.spans, p.sampling"
     " FROM turns t JOIN arrivals a USING (turn_id) JOIN payloads p USING (turn_id)"
 )
 
@@ -44,7 +45,7 @@ def record(db: Database, turn: Turn, drop: DropReason | None) -> Recorded:
         if orphan is not None:
             to_judge.append(orphan)
     if announced["ends_session"]:
-        _end_session(db, announced["owner"], announced["session"])
+        end_session(db, announced["owner"], announced["session"])
     return Recorded(new=True, session=linked.session, parent=linked.parent, to_judge=tuple(to_judge))
 
 
@@ -88,12 +89,14 @@ def is_duplicate(db: Database, turn: Turn, window_s: float) -> bool:
     return found is not None
 
 
-def _end_session(db: Database, owner: str, session: str) -> None:
+def end_session(db: Database, owner: str, session: str) -> int:
+    """Returns how many turns were still waiting for evidence."""
     awaiting = db.rows(
         "SELECT turn_id FROM turns WHERE owner = ? AND session = ? AND state = 'awaiting_next'", owner, session
     )
     for row in awaiting:
         move(db, row["turn_id"], dropped(DropReason.SESSION_ENDED))
+    return len(awaiting)
 
 
 def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
@@ -102,9 +105,10 @@ def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
     owner = announced["owner"]
     versions = [span.version for span in turn.spans]
     db.execute(
-        "INSERT INTO turns (turn_id, owner, session, implicit, kind, group_id, messages_hash, reply_hash, state,"
-        " oldest_version, newest_version, prompt_tokens, response_tokens, finish_reason, started_at, finished_at,"
-        " replica, overridden, recorded_at, state_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO turns (turn_id, owner, session, implicit, kind, group_id, messages_hash, reply_hash,"
+        " answer_hash, state, oldest_version, newest_version, prompt_tokens, reused_tokens, response_tokens,"
+        " finish_reason, started_at, finished_at, replica, overridden, recorded_at, state_at)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         turn.turn_id,
         owner,
         announced["session"],
@@ -113,10 +117,12 @@ def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
         announced["group_id"],
         announced["messages_hash"],
         turn.reply_hash,
+        turn.answer_hash,
         SERVED.state,
         min(versions, default=None),
         max(versions, default=None),
         len(turn.prompt_ids),
+        turn.reused_ids,
         len(turn.response_ids),
         turn.finish_reason,
         turn.started_at,
@@ -127,10 +133,12 @@ def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
         now,
     )
     db.execute(
-        "INSERT INTO payloads (turn_id, response_text, prompt_ids, response_ids, response_logps, spans, sampling)"
-        " VALUES (?,?,?,?,?,?,?)",
+        "INSERT INTO payloads (turn_id, response_text, answer, prompt_ids, response_ids, response_logps, spans,"
+        " sampling)"
+        " VALUES (?,?,?,?,?,?,?,?)",
         turn.turn_id,
         db.codec.pack_json(owner, turn.response_text),
+        db.codec.pack_messages(owner, [turn.answer]),
         db.codec.pack_ids(owner, turn.prompt_ids),
         db.codec.pack_ids(owner, turn.response_ids),
         db.codec.pack_logps(owner, turn.response_logps),
@@ -156,12 +164,19 @@ def _turn(db: Database, row: sqlite3.Row) -> Turn:
         may_train=bool(row["may_train"]),
         history=db.codec.unpack_messages(owner, row["history"]),
         group=row["group_id"],
+        inputs=db.codec.unpack_inputs(owner, row["inputs"]),
+        answer_hash=row["last_answer"],
+        segment=row["segment"],
+        sent=None if row["sent"] is None else db.codec.unpack_messages(owner, row["sent"]),
     )
     return Turn(
         turn_id=row["turn_id"],
         arrival=arrival,
         reply_hash=row["reply_hash"],
+        answer_hash=row["answer_hash"],
         response_text=db.codec.unpack_json(owner, row["response_text"]),
+        answer=db.codec.unpack_messages(owner, row["answer"])[0],
+        reused_ids=row["reused_tokens"],
         prompt_ids=db.codec.unpack_ids(owner, row["prompt_ids"]),
         response_ids=db.codec.unpack_ids(owner, row["response_ids"]),
         response_logps=db.codec.unpack_logps(owner, row["response_logps"]),

@@ -9,6 +9,7 @@ Shapes: ``P`` prompt tokens, ``R`` response tokens. Log-probabilities are natura
 temperature that sampled the tokens. Times are seconds since the epoch.
 """
 
+from clawrl.messages.conversation import NO_INPUTS, NOTHING_SAID, Message, TemplateInputs, ToolCall
 from clawrl.messages.opinions import (
     Feedback,
     Judgement,
@@ -33,7 +34,6 @@ from clawrl.messages.turns import (
     DropReason,
     FinishReason,
     LogProbs,
-    Message,
     SamplingParams,
     TokenIds,
     Turn,
@@ -44,6 +44,8 @@ from clawrl.messages.turns import (
 )
 
 __all__ = [
+    "NOTHING_SAID",
+    "NO_INPUTS",
     "Arrival",
     "DropReason",
     "Feedback",
@@ -59,8 +61,10 @@ __all__ = [
     "SamplingParams",
     "TeacherRequest",
     "TeacherTargets",
+    "TemplateInputs",
     "TensorSpec",
     "TokenIds",
+    "ToolCall",
     "Turn",
     "TurnId",
     "TurnKind",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clawrl.messages.turns import LogProbs, Message, TokenIds, Turn, TurnId
+from clawrl.messages.conversation import NO_INPUTS, Message, TemplateInputs
+from clawrl.messages.turns import LogProbs, TokenIds, Turn, TurnId
 
 
 class Verdict(enum.IntEnum):
@@ -85,7 +86,8 @@ class Judgement:
 class TeacherRequest:
     """Ask a teacher what it thinks of ``response_ids`` after being told each of ``hints`` (never empty).
 
-    ``messages`` is the whole request and ``prompt_ids`` int32[P] what it was rendered to when the turn was served.
+    ``messages`` and ``inputs`` are the whole request, ``prompt_ids`` int32[P] what it was rendered to when the turn was
+    served: the first ``reused_ids`` of them are those of an earlier turn, as they were sampled.
     """
 
     turn_id: TurnId
@@ -94,6 +96,8 @@ class TeacherRequest:
     response_ids: TokenIds
     temperature: float
     hints: tuple[str, ...]
+    inputs: TemplateInputs = NO_INPUTS
+    reused_ids: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from typing import NewType
 import numpy as np
 import numpy.typing as npt
 
+from clawrl.messages.conversation import NO_INPUTS, NOTHING_SAID, Message, TemplateInputs
+
 TokenIds = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
 TurnId = NewType("TurnId", str)
@@ -70,18 +72,11 @@ class DropReason(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One chat message reduced to what evidence and hashing need: a role and its text."""
-
-    role: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How a response is drawn, fully resolved: no field is left for an engine to default.
 
-    ``top_k`` 0 means off. ``temperature`` 0 means greedy.
+    ``top_k`` 0 means off. ``temperature`` 0 means greedy. ``json_schema`` is the text of a schema that the response
+    must match, as JSON; empty means anything.
     """
 
     temperature: float = 1.0
@@ -89,6 +84,7 @@ class SamplingParams:
     top_k: int = 0
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
+    json_schema: str = ""
 
     @property
     def greedy(self) -> bool:
@@ -97,7 +93,7 @@ class SamplingParams:
     @property
     def filtered(self) -> bool:
         """True when tokens were drawn from a truncated distribution, whose log-probs engines define differently."""
-        return self.top_p < 1.0 or self.top_k > 0
+        return self.top_p < 1.0 or self.top_k > 0 or bool(self.json_schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +110,13 @@ class Arrival:
     """What a request says about the conversation it belongs to; made by the ingress before generation.
 
     ``prefix_hash`` names the messages up to and including the last assistant message (``None`` when
-    there is none): a turn whose ``reply_hash`` equals it is the turn that this request continues, and
-    ``new_messages`` are then its evidence. ``history`` is what stands before them, so that ``messages`` is the whole
-    request. ``group`` names answers to one request that are to be compared with each other.
+    there is none): a turn whose ``reply_hash`` equals it is the turn that this request continues.
+    ``answer_hash`` names that last assistant message alone, for a client that has rewritten what came
+    before it. ``new_messages`` are the evidence for that turn: what people and tools said since, without
+    what is internal to the client. ``sent`` is what the client sent after ``history``, where that is
+    something else; so ``messages`` is the whole request, exactly as it is rendered with ``inputs``.
+    ``segment`` names the system messages and the tools in front: the prompt of another segment cannot
+    extend this one. ``group`` names answers to one request that are to be compared with each other.
     """
 
     turn_id: TurnId
@@ -131,10 +131,14 @@ class Arrival:
     may_train: bool = True
     history: tuple[Message, ...] = ()
     group: str | None = None
+    inputs: TemplateInputs = NO_INPUTS
+    answer_hash: str | None = None
+    segment: str = ""
+    sent: tuple[Message, ...] | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        return self.history + self.new_messages
+        return self.history + (self.new_messages if self.sent is None else self.sent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,10 @@ class Turn:
 
     ``prompt_ids`` int32[P], ``response_ids`` int32[R], ``response_logps`` float32[R]; ``spans`` cover
     ``0:R`` in order without a gap. ``reply_hash`` is the hash that a continuing request will carry as
-    its ``prefix_hash``. ``session`` and ``parent`` are written by the coordinator when it links the turn.
+    its ``prefix_hash``, ``answer_hash`` that of the reply alone (empty for a reply that says nothing).
+    ``response_text`` is what the model wrote, marks of reasoning and tool calls included; ``answer`` is what a
+    client was told. The first ``reused_ids`` of the prompt are an earlier turn's, as they were sampled.
+    ``session`` and ``parent`` are written by the coordinator when it links the turn.
     """
 
     turn_id: TurnId
@@ -160,6 +167,9 @@ class Turn:
     finished_at: float
     replica: str
     overridden: bool = False
+    answer_hash: str = ""
+    answer: Message = NOTHING_SAID
+    reused_ids: int = 0
     session: str = ""
     parent: TurnId | None = None
 

@@ -1,23 +1,38 @@
-"""Who may ask, and whose turns these are.
+"""Who may ask, whose turns these are, and how often they may ask.
 
-With no key configured everybody is the owner ``local`` (the API binds to 127.0.0.1). With one, a request carries it
-as a bearer token, compared in constant time; its owner id is a short hash, so that the key itself is neither
-stored nor logged.
+With no key configured everybody is the owner ``local`` and may do everything (the API binds to 127.0.0.1). The key
+``api_key`` is the operator's; every entry of ``users`` is a person's, who may talk and give feedback and nothing else.
+A key comes as a bearer token or in ``x-api-key``; some clients send both, of which one may be of another service, so
+that either is enough. All keys are compared in constant time. An
+owner id is a short hash of the key, or of the user's name, so that neither is stored or logged.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from clawrl.serving.errors import invalid_key
+from clawrl.serving.config import ServingConfig
+from clawrl.serving.errors import invalid_key, not_permitted, too_many_requests
+from clawrl.serving.rate import RateLimit
 
 LOCAL_OWNER = "local"
 _ENV = "env:"
 
 
-def resolve_key(configured: str | None, environ: Mapping[str, str]) -> str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    owner: str
+    operator: bool
+
+
+LOCAL = Identity(owner=LOCAL_OWNER, operator=True)
+
+
+def resolve_key(configured: str | None, environ: Mapping[str, str], field: str = "api_key") -> str | None:
     """The key itself. Raises ``ValueError`` at start, rather than serving an endpoint that nobody meant to open."""
     if configured is None:
         return None
@@ -25,28 +40,86 @@ def resolve_key(configured: str | None, environ: Mapping[str, str]) -> str | Non
         name = configured.removeprefix(_ENV)
         key = environ.get(name, "").strip()
         if not key:
-            raise ValueError(f"api_key is '{configured}', but the environment variable {name!r} is not set or empty")
+            raise ValueError(f"{field} is '{configured}', but the environment variable {name!r} is not set or empty")
         return key
     if not configured.strip():
-        raise ValueError("api_key is empty; leave it out to serve without a key")
+        raise ValueError(f"{field} is empty; leave it out to serve without a key")
     return configured.strip()
 
 
-def owner_of(key: str | None) -> str:
-    return LOCAL_OWNER if key is None else hashlib.sha256(b"clawrl owner " + key.encode()).hexdigest()[:16]
+class KeyRing:
+    """All keys of a deployment. Rates are counted by each ingress for itself."""
+
+    def __init__(
+        self, config: ServingConfig, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Raises `ValueError` that names the field, for a key that is empty, missing or somebody else's too."""
+        self._clock = clock
+        self._keys: list[tuple[bytes, Identity]] = []
+        self._limits: dict[str, RateLimit] = {}
+        operator = resolve_key(config.api_key, environ)
+        if operator is not None:
+            self._keys.append((operator.encode(), Identity(owner=_short_hash("owner", operator), operator=True)))
+        elif config.users:
+            raise ValueError("users have keys but the operator has none; set api_key, or anybody could operate")
+        for number, user in enumerate(config.users):
+            key = resolve_key(user.key, environ, f"users[{number}].key")
+            assert key is not None
+            if any(key.encode() == other for other, _ in self._keys):
+                raise ValueError(f"users[{number}].key is already somebody else's")
+            identity = Identity(owner=_short_hash("user", user.name), operator=False)
+            self._keys.append((key.encode(), identity))
+            if user.requests_per_minute is not None:
+                self._limits[identity.owner] = RateLimit(user.requests_per_minute, clock())
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        """Raises a 401."""
+        if not self._keys:
+            return LOCAL
+        tokens = _tokens(headers)
+        found = [self._holder(token) for token in tokens if token]
+        holder = next((identity for identity in found if identity is not None), None)
+        if holder is None:
+            raise invalid_key(given=bool(tokens))
+        return holder
+
+    def _holder(self, token: bytes) -> Identity | None:
+        found = None
+        # Every key is compared, whichever matches: the time taken says nothing.
+        for key, identity in self._keys:
+            if hmac.compare_digest(token, key):
+                found = identity
+        return found
+
+    def operator(self, headers: Mapping[str, str]) -> Identity:
+        """Raises a 401, or a 403 for a key that may only talk."""
+        identity = self.identify(headers)
+        if not identity.operator:
+            raise not_permitted()
+        return identity
+
+    def admitted(self, headers: Mapping[str, str]) -> Identity:
+        """One who asks for an answer. Raises a 401, or a 429 that says when to come again."""
+        identity = self.identify(headers)
+        limit = self._limits.get(identity.owner)
+        if limit is not None and (wait_s := limit.take(self._clock())) > 0.0:
+            raise too_many_requests(limit.per_minute, wait_s)
+        return identity
 
 
-def authenticate(authorization: str | None, key: str | None) -> str:
-    """The owner id behind an ``Authorization`` header, or a 401."""
-    if key is None:
-        return LOCAL_OWNER
-    scheme, _, token = (authorization or "").strip().partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token:
-        raise invalid_key(given=bool(authorization))
-    if not hmac.compare_digest(_header_bytes(token), key.encode()):
-        raise invalid_key(given=True)
-    return owner_of(key)
+def _tokens(headers: Mapping[str, str]) -> list[bytes]:
+    """The keys that were sent, the bearer token first. One that was sent in a form that is no key is empty."""
+    tokens = []
+    if authorization := headers.get("authorization"):
+        scheme, _, token = authorization.strip().partition(" ")
+        tokens.append(token if scheme.lower() == "bearer" else "")
+    if plain := headers.get("x-api-key"):
+        tokens.append(plain)
+    return [_header_bytes(token.strip()) for token in tokens]
+
+
+def _short_hash(kind: str, value: str) -> str:
+    return hashlib.sha256(f"clawrl {kind} {value}".encode()).hexdigest()[:16]
 
 
 def _header_bytes(token: str) -> bytes:

@@ -2,7 +2,7 @@
 
 An `ApiError` is raised anywhere between the HTTP body and the engine, crosses actors by pickle, and becomes
 ``{"error": {message, type, param, code}}`` with its status and headers at the ingress. The statuses are those on
-which openai-python picks its exception class and its retries: 400, 401, 404 and 413 are never retried, 429, 500
+which openai-python picks its exception class and its retries: 400, 401, 403, 404 and 413 are never retried, 429, 500
 and 503 are. A 401 makes some clients shelve the key, so it is for a wrong key only.
 """
 
@@ -70,17 +70,30 @@ def invalid_key(given: bool) -> ApiError:
     return ApiError(401, what, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
+def not_permitted() -> ApiError:
+    return ApiError(403, "This key may talk and give feedback; operating takes the operator's key.", code="forbidden")
+
+
 def unknown_model(asked: str, served: str) -> ApiError:
     message = f"The model {quoted(asked)} does not exist here; this endpoint serves '{served}'."
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def unknown_response(turn_id: str) -> ApiError:
+    asked = quoted(f"resp_{turn_id}")
+    message = f"There is no response {asked} of yours here; send the whole conversation in 'input' instead."
+    return ApiError(404, message, param="previous_response_id", code="previous_response_not_found")
+
+
 def context_overflow(context_length: int, prompt_tokens: int, completion_tokens: int = 1) -> ApiError:
-    """OpenAI's wording to the letter: clients recognise the text, not the code, and shorten the conversation."""
+    """OpenAI's wording to the letter: clients recognise the text, not the code, and shorten the conversation.
+
+    Some look for the code in the text, so it ends with it.
+    """
     message = (
         f"This model's maximum context length is {context_length} tokens. However, you requested "
         f"{prompt_tokens + completion_tokens} tokens ({prompt_tokens} in the messages, {completion_tokens} in the "
-        "completion). Please reduce the length of the messages or completion."
+        "completion). Please reduce the length of the messages or completion. (context_length_exceeded)"
     )
     return ApiError(400, message, param="messages", code="context_length_exceeded")
 
@@ -99,8 +112,34 @@ def overloaded(retry_after_s: float = 1.0) -> ApiError:
     )
 
 
+def too_many_requests(per_minute: int, wait_s: float) -> ApiError:
+    return ApiError(
+        429,
+        f"This key may send {per_minute} requests a minute. Please try again later.",
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": str(max(1, math.ceil(wait_s)))},
+    )
+
+
 def unavailable(message: str = "The model is not available right now. Please try again.") -> ApiError:
     return ApiError(503, message, type="service_unavailable_error", code="unavailable")
+
+
+def empty_answer() -> ApiError:
+    """A 5xx, so that clients ask again: an empty answer that looks complete ends their conversation."""
+    return ApiError(
+        502, "The model ended its answer without a word. Please try again.", "server_error", None, "empty_answer"
+    )
+
+
+def malformed_call() -> ApiError:
+    return ApiError(
+        502,
+        "The model wrote a tool call that is not valid, after a part of it had been sent. Please try again.",
+        type="server_error",
+        code="malformed_tool_call",
+    )
 
 
 def internal(message: str = "The server had an error while processing the request.") -> ApiError:

@@ -34,7 +34,8 @@ def parse_feedback(body: JsonObject, headers: Mapping[str, str]) -> FeedbackRequ
     """Raises `ApiError` with the first thing wrong. Without a ``turn_id`` the session may come as a header."""
     for name in body:
         if name not in _FIELDS:
-            raise invalid_request(f"Unknown field {quoted(str(name))}: it takes {', '.join(_FIELDS)}.", str(name)[:64])
+            shown = name[:64].encode(errors="replace").decode()  # half a character could not be sent back
+            raise invalid_request(f"Unknown field {quoted(name)}: it takes {', '.join(_FIELDS)}.", shown)
     turn_id = text(body, "turn_id")
     named = named_session(headers, body) if turn_id is None or "session_id" in body else None
     if turn_id is not None and named is not None:

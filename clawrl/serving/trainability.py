@@ -17,10 +17,14 @@ def drop_reason(turn: Turn, max_sample_tokens: int) -> DropReason | None:
         (DropReason.SIDE, turn.arrival.kind is TurnKind.SIDE),
         (DropReason.ABORTED, turn.finish_reason is FinishReason.ABORTED),
         (DropReason.FAILED, turn.finish_reason is FinishReason.ERROR),
-        # Nobody can react to what cannot be seen: a lone end token or bare whitespace is no answer.
-        (DropReason.EMPTY, not turn.response_text.strip()),
+        (DropReason.EMPTY, is_empty(turn)),
         (DropReason.GREEDY, turn.sampling.greedy),
         (DropReason.FILTERED, turn.sampling.filtered),
         (DropReason.TOO_LONG, len(turn.prompt_ids) + len(turn.response_ids) > max_sample_tokens),
     )
     return next((reason for reason, applies in checks if applies), None)
+
+
+def is_empty(turn: Turn) -> bool:
+    """Nobody can react to what cannot be seen: a lone end token, whitespace or mere reasoning is no answer."""
+    return not (turn.answer.content.strip() or turn.answer.tool_calls)

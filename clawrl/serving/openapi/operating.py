@@ -1,0 +1,108 @@
+"""Feedback, and what an operator or a probe asks of the server."""
+
+from __future__ import annotations
+
+from clawrl.messages import DropReason, TurnState
+from clawrl.serving.feedback import MAX_COMMENT_CHARS
+from clawrl.serving.openapi.schemas import Json, array, boolean, integer, maybe, number, one_of, record, ref, text
+from clawrl.serving.sessions import MAX_SESSION_CHARS
+
+
+def schemas(served_name: str) -> dict[str, Json]:
+    flags = ("ready", "policy", "judge", "coordinator")
+    return {
+        "FeedbackRequest": _feedback(),
+        "FeedbackTaken": record(
+            {
+                "turn_id": text(),
+                "outcome": one_of("taken", "too_late", description="Nothing is learned from what comes too late."),
+                "state": one_of(*(state.value for state in TurnState), description="Where the turn is in its life."),
+            },
+            ("turn_id", "outcome", "state"),
+        ),
+        "PauseRequest": record({"reason": maybe(text("Shown in the status."))}),
+        "Paused": record({"paused": one_of(True)}, ("paused",)),
+        "Resumed": record(
+            {"paused": one_of(False), "released": integer("How many turns had been waiting.")}, ("paused", "released")
+        ),
+        "SessionEnded": record(
+            {"session": text(), "ended_turns": integer("How many turns no longer wait for evidence.")},
+            ("session", "ended_turns"),
+        ),
+        "Model": _model(served_name),
+        "Models": record({"object": one_of("list"), "data": array(ref("Model"))}, ("object", "data")),
+        "Alive": record({"ok": one_of(True)}, ("ok",)),
+        "Ready": record({name: boolean() for name in flags}, flags),
+        "Status": _status(),
+        "Turn": _turn(),
+    }
+
+
+def feedback_examples() -> dict[str, Json]:
+    return {
+        "turn": {"turn_id": "0123", "score": 1},
+        "session": {"session_id": "harbour", "score": -1, "comment": "Too formal."},
+    }
+
+
+def _feedback() -> Json:
+    named = {"turn_id": {"type": "string"}, "session_id": {"type": "string", "pattern": r"\S"}}
+    fields = {
+        "turn_id": maybe(text("The turn that the header `X-Clawrl-Turn-Id` of its answer named.")),
+        "session_id": maybe(text("Stands for the newest turn of this session.", maxLength=MAX_SESSION_CHARS)),
+        "score": number("What you think of the answer; outranks the judge.", minimum=-1, maximum=1),
+        "comment": maybe(text("What you would have liked.", maxLength=MAX_COMMENT_CHARS)),
+    }
+    return {
+        **record(
+            fields,
+            ("score",),
+            "Either a turn or a session must be named, the session here or in the header `X-Session-Id`.",
+            additionalProperties=False,
+        ),
+        "not": {"properties": named, "required": list(named)},
+    }
+
+
+def _model(served_name: str) -> Json:
+    fields = {
+        "id": one_of(served_name),
+        "object": one_of("model"),
+        "created": integer("Seconds since the epoch."),
+        "owned_by": text(),
+        "max_model_len": integer("Tokens of prompt and answer together."),
+    }
+    return record(fields, tuple(fields))
+
+
+def _turn() -> Json:
+    fields = {
+        "turn_id": text(),
+        "session": maybe(text()),
+        "state": one_of(*(state.value for state in TurnState)),
+        "drop_reason": maybe(one_of(*(reason.value for reason in DropReason), description="Why it does not train.")),
+        "verdict": maybe(integer("The judge's or a person's: -1, 0 or 1.")),
+        "score": maybe(number()),
+        "reward": maybe(number()),
+        "hints": integer("How many hints there are for it."),
+        "taught": boolean("A teacher has marked it."),
+        "step": maybe(integer("The training step that it was in.")),
+        "version": maybe(integer("The oldest policy that wrote a part of it.")),
+    }
+    return record(fields, tuple(fields), "One turn without its text.")
+
+
+def _status() -> Json:
+    fields = {
+        "name": text(),
+        "version": integer("The policy that is served."),
+        "step": integer("The training step that made it."),
+        "paused": boolean(),
+        "pause_reason": maybe(text()),
+        "turns": record({}, description="How many there are in each state."),
+        "versions": array(record({}), "The newest first."),
+        "replicas": {"description": "The replicas that serve the policy."},
+        "trainer": {"description": "What the trainer is doing."},
+        "guards": {"description": "What the alarms say."},
+    }
+    return record(fields, tuple(fields))
