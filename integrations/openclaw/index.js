@@ -1,0 +1,5 @@
+/** The entry that OpenClaw loads. */
+
+import { createPlugin } from "./src/plugin.js";
+
+export default createPlugin();
