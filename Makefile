@@ -19,7 +19,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly bench-learning bench-collapse lint format clean
+.PHONY: help install demo test test-nightly test-agents bench-ingress bench-learning bench-collapse lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -35,12 +35,26 @@ test: lint ## lint, types and the whole test suite but the nightly part
 test-nightly: $(VENV)/.installed-test ## the tests that take minutes
 	$(BIN)/python -m pytest -m nightly
 
+test-agents: $(VENV)/.installed-test ## OpenClaw, Codex and Claude Code, fetched by npm (over a gigabyte); part of test-nightly
+	$(BIN)/python -m pytest -m agents
+
+bench-ingress: $(VENV)/.installed-demo $(VENV)-litellm/.installed ## the HTTP side against a bare engine and other gateways
+	$(BIN)/python -m bench.ingress --litellm $(VENV)-litellm/bin/litellm $(BENCH_ARGS)
+
 bench-learning: $(VENV)/.installed-demo ## every method on every preference, for hours; BENCH_ARGS=--quick for minutes
 	$(BIN)/python bench/learning.py $(BENCH_ARGS)
 
 bench-collapse: $(VENV)/.installed-demo ## 200 updates past the moment the preference holds: does it stay sound? Hours
 	$(BIN)/python bench/learning.py --methods combine_topk --preferences one_sentence --seeds 0 --past 200 --time-limit 9000 \
 		$(BENCH_ARGS)
+
+# In an environment of its own, since its proxy pins what the ingress uses in other versions. Not the newest: its proxy
+# also pins packages that mirrors of PyPI get late.
+LITELLM_PROXY := litellm[proxy]==1.108.0
+$(VENV)-litellm/.installed:
+	$(PYTHON) -m venv $(VENV)-litellm
+	$(VENV)-litellm/bin/python -m pip install --disable-pip-version-check --quiet '$(LITELLM_PROXY)'
+	@touch $@
 
 lint: $(VENV)/.installed-test ## ruff and mypy
 	$(BIN)/ruff check .

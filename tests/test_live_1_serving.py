@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from clawrl.messages import DropReason
-from tests.live import AUTH, MODEL, Live
+from tests.live import AUTH, KEY, MODEL, Live
 from tests.traffic import ask
 
 HELLO = [{"role": "user", "content": "hello, tell me about plants"}]
@@ -65,7 +65,7 @@ def test_logprobs_are_the_engines_own(live: Live) -> None:
         ({"messages": "hello"}, openai.BadRequestError, None),
         ({"messages": [{"role": "user", "content": "x " * 3000}]}, openai.BadRequestError, "context_length_exceeded"),
         ({"temperature": "hot"}, openai.BadRequestError, None),
-        ({"n": 2}, openai.BadRequestError, None),
+        ({"n": 17}, openai.BadRequestError, None),
     ],
 )
 def test_a_bad_request_gets_the_status_and_code_that_the_sdk_expects(
@@ -100,6 +100,23 @@ def test_sampling_beyond_the_plain_distribution_is_honoured_but_does_not_train(l
     reasons = [turn["drop_reason"] for turn in live.turns() if turn["session"] == session]
     # An answer without any visible text is dropped as empty first.
     assert set(reasons) <= {"greedy", "filtered", "side", "empty"} and reasons.count("side") == 1
+
+
+def test_neither_keys_nor_what_was_said_are_in_any_log(live: Live) -> None:
+    said, wrong_key = f"zanzibar{time.time_ns()}", f"mombasa{time.time_ns()}"
+    body = {"model": MODEL, "messages": [{"role": "user", "content": said}], "max_tokens": 5}
+    url = f"{live.url}/v1/chat/completions"
+    assert httpx.post(url, json=body, headers=AUTH, timeout=60).status_code == 200
+    assert httpx.post(url, json=body, headers={"Authorization": f"Bearer {wrong_key}"}, timeout=60).status_code == 401
+    assert httpx.post(url, json=body | {"temperature": said}, headers=AUTH, timeout=60).status_code == 400
+    assert httpx.post(f"{live.url}/clawrl/sessions/{said}/done", headers=AUTH, timeout=60).status_code == 200
+    assert any(turn["session"] and turn["turn_id"] for turn in live.turns())
+    time.sleep(1.0)  # logs are written in the background
+    logs = [live.log, *(file for file in live.folder.glob("ray/session_*/logs/**/*") if file.is_file())]
+    assert len(logs) > 10
+    for file in logs:
+        written = file.read_text(errors="replace")
+        assert said not in written and wrong_key not in written and KEY not in written, file
 
 
 def test_a_client_that_disconnects_frees_its_slot_and_its_turn_is_recorded_as_aborted(live: Live) -> None:
