@@ -26,7 +26,7 @@ ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
     "console", "guards", "contracts",
 }  # fmt: skip
-MAY_IMPORT_RAY = re.compile(r"actors/.*|graph\.py|weights/object_store\.py")
+MAY_IMPORT_RAY = re.compile(r"actors/.*|graph\.py")
 RAY_SCHEMA_ONLY = {"check/file.py": {"ray.serve.schema"}}
 
 
