@@ -15,14 +15,19 @@ MAX_TOOLS = 256
 
 def parse_tools(body: JsonObject) -> tuple[str, ...]:
     """Function tools, each as the JSON text that the chat template gets."""
+    return tuple(_tool(item, path) for item, path in listed_tools(body))
+
+
+def listed_tools(body: JsonObject) -> list[tuple[JsonObject, str]]:
+    """The objects in ``tools``, each with its path for errors. Raises `ApiError` for too many and for anything else."""
     raw = body.get("tools")
     if raw is None:
-        return ()
+        return []
     if not isinstance(raw, list):
         raise wrong_type(raw, "tools", "an array of objects")
     if len(raw) > MAX_TOOLS:
         raise invalid_request(f"Invalid 'tools': at most {MAX_TOOLS} tools, but got {len(raw)}.", "tools")
-    return tuple(_tool(as_object(item, f"tools[{i}]"), f"tools[{i}]") for i, item in enumerate(raw))
+    return [(as_object(item, f"tools[{i}]"), f"tools[{i}]") for i, item in enumerate(raw)]
 
 
 def function_tool(name: str, description: str | None, parameters: Any) -> str:

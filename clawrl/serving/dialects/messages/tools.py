@@ -9,23 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clawrl.serving.dialects.tools import MAX_TOOLS, chosen, function_tool
+from clawrl.serving.dialects.tools import chosen, function_tool, listed_tools
 from clawrl.serving.errors import invalid_request, quoted
-from clawrl.serving.fields import JsonObject, as_object, as_text, missing, wrong_type
+from clawrl.serving.fields import JsonObject, as_object, as_text, missing
 from clawrl.serving.request import ANY_TOOL, ToolChoice
 
 
 def parse_tools(body: JsonObject) -> tuple[str, ...]:
     """Function tools, each as the JSON text that the chat template gets."""
-    raw = body.get("tools")
-    if raw is None:
-        return ()
-    if not isinstance(raw, list):
-        raise wrong_type(raw, "tools", "an array of objects")
-    if len(raw) > MAX_TOOLS:
-        raise invalid_request(f"Invalid 'tools': at most {MAX_TOOLS} tools, but got {len(raw)}.", "tools")
-    items = [(as_object(item, f"tools[{i}]"), f"tools[{i}]") for i, item in enumerate(raw)]
-    return tuple(_tool(item, path) for item, path in items if _has_a_schema(item, path))
+    return tuple(_tool(item, path) for item, path in listed_tools(body) if _has_a_schema(item, path))
 
 
 def parse_tool_choice(body: JsonObject, tools: Sequence[str]) -> ToolChoice:
