@@ -20,13 +20,14 @@ from pydantic import BaseModel
 from clawrl.messages import DropReason, Turn, TurnKind
 from clawrl.serving.trainability import drop_reason
 from tests.clients import CACHE, langchain, mini_swe, openai_responses, openai_sdk
+from tests.clients.deployment import tool_deployment
 from tests.clients.heard import Endpoint, Heard
 from tests.clients.links import in_a_row, same_ids
 from tests.clients.pi import NEWER, OLDER, PiAi, installed, why_not
 from tests.clients.pi import Way as PiWay
 from tests.clients.ways import WAYS, Way
-from tests.live import KEY, MODEL, Live, free_port, tiny_deployment
-from tests.tool_model import CONTEXT_LENGTH, HEARD, LONG, MALFORMED, THOUGHT, build_tool_model
+from tests.live import KEY, MODEL, Live
+from tests.tool_model import HEARD, LONG, MALFORMED, THOUGHT
 
 # LiteLLM's own, on its first use.
 pytestmark = [
@@ -41,18 +42,7 @@ PI_WAYS = [PiWay(package=package, api=api) for package in (OLDER, NEWER) for api
 
 @pytest.fixture(scope="module")
 def graph() -> Iterator[Live]:
-    file = tiny_deployment(
-        build_tool_model(CACHE / "models"),
-        free_port(),
-        judge__verdict={"kind": "tests.silent_judge:abstains"},
-        # Every client says the same and hears the same.
-        guards__filters={"duplicates": "keep", "min_zlib_ratio": 0.0},
-        policy__engine__context_length=CONTEXT_LENGTH,
-        policy__engine__kv_blocks=256,
-        # It was not trained to be drawn from, only to know what it says.
-        serving__sampling={"temperature": 0.3, "max_tokens": 200},
-    )
-    with Live(file) as deployment:
+    with Live(tool_deployment()) as deployment:
         yield deployment
 
 

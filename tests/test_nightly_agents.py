@@ -12,11 +12,11 @@ import pytest
 from clawrl.ledger.views import TurnRow
 from clawrl.messages import Turn, TurnKind
 from tests.agents import claude_code, codex, openclaw
-from tests.clients import CACHE
+from tests.clients.deployment import tool_deployment
 from tests.clients.heard import Endpoint
 from tests.clients.pi import why_not
-from tests.live import KEY, MODEL, Live, free_port, tiny_deployment
-from tests.tool_model import CONTEXT_LENGTH, HEARD, build_tool_model
+from tests.live import KEY, MODEL, Live
+from tests.tool_model import HEARD
 
 MISSING = why_not()
 pytestmark = [
@@ -31,17 +31,7 @@ TEXTS = ("Please look.\nRUN: ./look", "And what is your name?", "RUN: ./look")
 
 @pytest.fixture(scope="module")
 def graph() -> Iterator[Live]:
-    file = tiny_deployment(
-        build_tool_model(CACHE / "models"),
-        free_port(),
-        judge__verdict={"kind": "tests.silent_judge:abstains"},
-        # Every client says the same and hears the same.
-        guards__filters={"duplicates": "keep", "min_zlib_ratio": 0.0},
-        policy__engine__context_length=CONTEXT_LENGTH,
-        policy__engine__kv_blocks=256,
-        serving__sampling={"temperature": 0.3, "max_tokens": 200},
-    )
-    with Live(file) as deployment:
+    with Live(tool_deployment()) as deployment:
         yield deployment
 
 
