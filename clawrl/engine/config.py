@@ -7,6 +7,22 @@ from pydantic import Field, model_validator
 from clawrl.strict import StrictConfig
 
 
+class SglangConfig(StrictConfig):
+    """SGLang runs as a child of its replica, in an interpreter of its own if need be (docs/install.md)."""
+
+    python: str = Field("", description="the interpreter that has sglang; empty: the one that runs clawrl")
+    device: Literal["cuda", "cpu"] = "cuda"
+    pause_mode: Literal["retract", "abort", "in_place"] = Field(
+        "retract",
+        description="what becomes of running requests when weights change: retract and abort compute their prefixes "
+        "anew under the new weights, in_place keeps what the old weights computed and so is not exact",
+    )
+    memory_fraction: float = Field(0.85, gt=0.0, lt=1.0, description="of a GPU, for weights and cache")
+    boot_timeout_s: float = Field(600.0, gt=0.0)
+    extra_args: tuple[str, ...] = Field((), description="further flags of sglang.launch_server")
+    env: dict[str, str] = Field(default_factory=dict, description="added to the environment of the child")
+
+
 class EngineConfig(StrictConfig):
     """``kv_blocks * page_size`` tokens fit the cache at once; requests beyond that wait their turn."""
 
@@ -23,6 +39,13 @@ class EngineConfig(StrictConfig):
     threads: int = Field(2, gt=0, description="CPU threads of torch in this process")
     tp_size: int = Field(1, gt=0, description="GPUs that share one engine")
     seed: int | None = None
+    sglang: SglangConfig = SglangConfig()
+
+    @model_validator(mode="after")
+    def _settings_are_for_this_kind(self) -> "EngineConfig":
+        if self.kind != "sglang" and "sglang" in self.model_fields_set:
+            raise ValueError("the settings under sglang are for kind: sglang; remove them or set that kind")
+        return self
 
     @model_validator(mode="after")
     def _cache_holds_one_request(self) -> "EngineConfig":

@@ -8,7 +8,9 @@ from clawrl.strict import StrictConfig
 
 
 class PublishConfig(StrictConfig):
-    transport: Literal["gloo", "nccl"] = "gloo"
+    """``gloo`` and ``nccl`` broadcast from the trainer; with ``disk`` each replica reads the version's snapshot."""
+
+    transport: Literal["gloo", "nccl", "disk"] = "gloo"
     bucket_mb: float = Field(64.0, gt=0.0)
     prepare_timeout_s: float = Field(20.0, gt=0.0)
     transfer_timeout_s: float = Field(60.0, gt=0.0)
