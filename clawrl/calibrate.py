@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clawrl.check import check_file
 from clawrl.config import Deployment, read_deployment
-from clawrl.engine.transformers import TransformersEngine
+from clawrl.engine.choose import make_engine
 from clawrl.judging.calibration import CalibrationError, CalibrationReport, LabelledCase, calibrate, read_cases
 from clawrl.judging.choose import engine_must_generate, verdict_judge
 from clawrl.judging.rewards import reward_function
@@ -28,7 +28,7 @@ async def _calibrate(deployment: Deployment, labelled: Sequence[LabelledCase]) -
     if reward_function(config) is not None:
         raise CalibrationError(f"judge.verdict.kind {config.kind} judges whole turns, which a file of texts has not")
     folder = resolve(deployment.judge_model)
-    engine = TransformersEngine(
+    engine = make_engine(
         folder,
         deployment.judge.engine,
         generates=engine_must_generate(config, deployment.judge.hints, wants_hints=False),

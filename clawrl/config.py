@@ -170,12 +170,8 @@ class Deployment(StrictConfig):
         """What is wrong, or not possible in this release, though every value has the right form."""
         found = []
         for path, engine in (("policy.engine", self.policy.engine), ("judge.engine", self.judge.engine)):
-            if engine.kind == "sglang":
-                found.append(f"{path}.kind: the sglang engine comes in a later release; use transformers")
-            elif engine.tp_size > 1:
+            if engine.kind == "transformers" and engine.tp_size > 1:
                 found.append(f"{path}.tp_size: the transformers engine runs on one device; set 1")
-        if self.publish.transport == "nccl":
-            found.append("publish.transport: nccl comes with the sglang engine in a later release; use gloo")
         try:
             KeyRing(self.serving, os.environ)
         except ValueError as error:

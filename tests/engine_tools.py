@@ -19,6 +19,7 @@ from clawrl.messages import FinishReason, SamplingParams
 from clawrl.weights.manifest import build_manifest, pack_bucket
 
 _names = itertools.count()
+NOWHERE = Path("/nowhere")  # a snapshot that this engine does not need
 TINY = EngineConfig(
     dtype="float32",
     context_length=512,
@@ -104,7 +105,7 @@ def weights_of(folder: Path) -> Mapping[str, torch.Tensor]:
 async def publish(engine: TransformersEngine, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
     """Run one whole weight transaction and return the hold in seconds."""
     manifest = build_manifest(version, tensors, bucket_bytes=20_000)
-    await engine.prepare(manifest)
+    await engine.prepare(manifest, NOWHERE)
     for bucket in range(len(manifest.buckets)):
-        await engine.receive(bucket, pack_bucket(manifest, bucket, tensors))
+        await engine.receive_bucket(bucket, pack_bucket(manifest, bucket, tensors))
     return (await engine.commit(version)).hold_s

@@ -13,7 +13,17 @@ from clawrl.engine.errors import WeightsRefused
 from clawrl.engine.transformers import TransformersEngine
 from clawrl.messages import WeightKind
 from clawrl.weights.manifest import build_manifest, pack_bucket
-from tests.engine_tools import cold_logps, collect, generate, never_ending, publish, request, running_engine, weights_of
+from tests.engine_tools import (
+    NOWHERE,
+    cold_logps,
+    collect,
+    generate,
+    never_ending,
+    publish,
+    request,
+    running_engine,
+    weights_of,
+)
 
 PROMPT = list(range(10, 40))
 
@@ -87,7 +97,7 @@ def test_a_failed_publish_leaves_the_old_version_serving_and_the_next_one_works(
         async with running_engine(tiny_folder) as engine:
             with pytest.raises(WeightsRefused):
                 if fault != "no prepare":
-                    await engine.prepare(manifest)
+                    await engine.prepare(manifest, NOWHERE)
                 for bucket in range(len(manifest.buckets)):
                     data = pack_bucket(manifest, bucket, tensors)
                     if fault == "missing bucket" and bucket == 1:
@@ -97,9 +107,9 @@ def test_a_failed_publish_leaves_the_old_version_serving_and_the_next_one_works(
                         data[5] ^= 1
                     if fault == "short bucket" and bucket == 1:
                         data = data[:-1]
-                    await engine.receive(bucket, data)
+                    await engine.receive_bucket(bucket, data)
                     if fault == "twice":
-                        await engine.receive(bucket, data)
+                        await engine.receive_bucket(bucket, data)
                 await engine.commit(1)
             assert engine.version == 0
             answer = await generate(engine, PROMPT, max_tokens=10)
@@ -123,9 +133,9 @@ def test_a_manifest_that_does_not_fit_the_model_is_refused_by_name(tiny_folder: 
                 {**tensors, "extra": tensor},
             ):
                 with pytest.raises(WeightsRefused, match=r"extra|embed_tokens"):
-                    await engine.prepare(build_manifest(1, wrong, bucket_bytes=10_000))
+                    await engine.prepare(build_manifest(1, wrong, bucket_bytes=10_000), NOWHERE)
             with pytest.raises(WeightsRefused, match="adapter"):
-                await engine.prepare(build_manifest(1, tensors, bucket_bytes=10_000, kind=WeightKind.ADAPTER))
+                await engine.prepare(build_manifest(1, tensors, bucket_bytes=10_000, kind=WeightKind.ADAPTER), NOWHERE)
 
     asyncio.run(run())
 
@@ -135,8 +145,8 @@ def test_an_aborted_publish_is_forgotten(tiny_folder: Path, other_tiny_folder: P
         tensors = weights_of(other_tiny_folder)
         manifest = build_manifest(1, tensors, bucket_bytes=1_000_000)
         async with running_engine(tiny_folder) as engine:
-            await engine.prepare(manifest)
-            await engine.receive(0, pack_bucket(manifest, 0, tensors))
+            await engine.prepare(manifest, NOWHERE)
+            await engine.receive_bucket(0, pack_bucket(manifest, 0, tensors))
             await engine.abort()
             with pytest.raises(WeightsRefused):
                 await engine.commit(1)

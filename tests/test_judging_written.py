@@ -13,11 +13,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from clawrl.engine.errors import EngineError
 from clawrl.engine.protocol import Capabilities, CommitForm, GenerateRequest, TokenChunk
+from clawrl.engine.sampling import sample_each
 from clawrl.judging.config import HintsConfig, JudgingConfig
 from clawrl.judging.errors import JudgeError
 from clawrl.judging.written import WrittenJudge
 from clawrl.judging.written_hints import WrittenHints, hint_of
-from clawrl.messages import FinishReason, Judgement, JudgeRequest, Message, TurnId, Verdict
+from clawrl.messages import FinishReason, Judgement, JudgeRequest, Message, TokenIds, TurnId, Verdict
 from tests.engine_tools import TINY, running_engine
 
 CASE = JudgeRequest(
@@ -62,6 +63,9 @@ class SpeakingEngine:
                 version=0,
                 finish_reason=reason,
             )
+
+    async def sample(self, request: GenerateRequest, times: int) -> list[TokenIds | Exception]:
+        return await sample_each(self, request, times)
 
     @property
     def prompt(self) -> str:

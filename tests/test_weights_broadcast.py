@@ -12,7 +12,7 @@ import torch
 
 from clawrl.weights.broadcast import Sender, TransferError, receive_buckets
 from clawrl.weights.manifest import build_manifest, pack_bucket
-from clawrl.weights.rendezvous import Rendezvous
+from clawrl.weights.sources import Rendezvous
 
 TENSORS = {f"t{i}": torch.full((1000 + i,), float(i)) for i in range(6)}
 MANIFEST = build_manifest(1, TENSORS, bucket_bytes=9000)

@@ -34,7 +34,7 @@ from clawrl.messages import Arrival, Feedback, Message, PolicyVersion, Turn, Tur
 from clawrl.methods.base import Method
 from clawrl.serving.feedback import FeedbackRequest
 from clawrl.weights import members as weights
-from clawrl.weights.rendezvous import Rendezvous
+from clawrl.weights.sources import Rendezvous
 from clawrl.weights.transaction import PublishFailed, Publishing
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from transformers import AutoTokenizer
 from clawrl.actors.calls import Coordinator
 from clawrl.config import Deployment
 from clawrl.engine.catch_up import catch_up
-from clawrl.engine.transformers import TransformersEngine
+from clawrl.engine.choose import make_engine
+from clawrl.engine.protocol import Engine
 from clawrl.judging.choose import engine_must_generate, hint_source, verdict_judge
 from clawrl.judging.hints import HintSource, NoHints
 from clawrl.judging.panel import JudgePanel, VerdictJudge
@@ -73,12 +74,19 @@ class Judge:
 
     # -- start --------------------------------------------------------------------------------------
 
-    async def _start(self, folder: Path, *, generates: bool = False) -> TransformersEngine:
-        engine = TransformersEngine(folder, self._deployment.judge.engine, generates=generates)
+    async def _start(self, folder: Path, *, generates: bool = False, updates: bool = False) -> Engine:
+        publish = self._deployment.publish
+        engine = make_engine(
+            folder,
+            self._deployment.judge.engine,
+            generates=generates,
+            updates=updates,
+            decide_within_s=publish.longest_s,
+        )
         await engine.start()
         return engine
 
-    async def _frozen_policy(self) -> TransformersEngine:
+    async def _frozen_policy(self) -> Engine:
         if self._start_policy is None:
             self._start_policy = await self._start(self._policy_folder)
         return self._start_policy
@@ -114,7 +122,7 @@ class Judge:
         renderer = ChatRenderer(tokenizer, engine.capabilities.context_length)
         return Teacher(engine, renderer, top_k=self._method.teacher_top_k, label=config.label, name=name)
 
-    async def _published(self, number: int) -> TransformersEngine:
+    async def _published(self, number: int) -> Engine:
         coordinator = Coordinator(self._deployment.name)
         version: PolicyVersion | None = await coordinator.ask("version", number, timeout_s=120.0)
         if version is None or not Path(version.snapshot).exists():
@@ -122,7 +130,7 @@ class Judge:
             raise TeacherError(
                 f"judge.teacher.version {number} has no snapshot on disk; use 0, current, or one of {kept}"
             )
-        engine = await self._start(self._policy_folder)
+        engine = await self._start(self._policy_folder, updates=True)
         await catch_up(engine, version)
         return engine
 

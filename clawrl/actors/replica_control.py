@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
@@ -17,7 +18,6 @@ from clawrl.engine.catch_up import catch_up
 from clawrl.engine.errors import EngineError
 from clawrl.engine.protocol import Engine
 from clawrl.messages import PolicyVersion
-from clawrl.weights.broadcast import receive_buckets
 from clawrl.weights.members import Abort, CatchUp, Command, Commit, Outcome, Prepare, Receive
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ReplicaControl:
         while True:
             try:
                 order = await self._coordinator.ask(
-                    "poll", self._replica, self._engine.version, dict(self._stats()), _POLL_S, timeout_s=3 * _POLL_S
+                    "poll", self._replica, self._engine.version, self._figures(), _POLL_S, timeout_s=3 * _POLL_S
                 )
                 if order is None:
                     continue
@@ -80,6 +80,9 @@ class ReplicaControl:
                 log.exception("a command got lost; still serving version %d", self._engine.version)
                 await asyncio.sleep(1.0)
 
+    def _figures(self) -> dict[str, Any]:
+        return {**self._stats(), **self._engine.stats(), "ranks": self._engine.capabilities.ranks}
+
     async def _carry_out(self, command: Command) -> Outcome:
         """Errors are answers here: the coordinator decides what a failure means."""
         try:
@@ -93,13 +96,10 @@ class ReplicaControl:
 
     async def _do(self, command: Command) -> dict[str, Any]:
         match command:
-            case Prepare(manifest=manifest):
-                await self._engine.prepare(manifest)
-            case Receive(meeting=meeting, rank=rank, manifest=manifest):
-                arriving = receive_buckets(meeting, rank, manifest)
-                # Waiting for the network happens on a thread; the event loop goes on streaming.
-                while (item := await asyncio.to_thread(next, arriving, None)) is not None:
-                    await self._engine.receive(*item)
+            case Prepare(manifest=manifest, snapshot=snapshot):
+                await self._engine.prepare(manifest, Path(snapshot))
+            case Receive(source=source):
+                await self._engine.receive(source)
             case Commit(version=version):
                 report = await self._engine.commit(version)
                 return {"hold_ms": 1000 * report.hold_s, "carried": report.requests_carried}

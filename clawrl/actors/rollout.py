@@ -23,7 +23,7 @@ from clawrl.actors.generation import GenerationTask, Refused
 from clawrl.actors.recording import Recorder
 from clawrl.actors.replica_control import ReplicaControl
 from clawrl.config import Deployment
-from clawrl.engine.transformers import TransformersEngine
+from clawrl.engine.choose import make_engine
 from clawrl.judging.teacher import Teacher
 from clawrl.messages import Message, TeacherRequest, TeacherTargets, TemplateInputs
 from clawrl.methods.registry import build_method
@@ -42,7 +42,9 @@ class Rollout:
         coordinator = Coordinator(deployment.name)
         self._process = psutil.Process()
         folder = await asyncio.to_thread(resolve, deployment.policy.model)
-        self._engine = TransformersEngine(folder, deployment.policy.engine)
+        self._engine = make_engine(
+            folder, deployment.policy.engine, updates=True, decide_within_s=deployment.publish.longest_s
+        )
         await self._engine.start()
         tokenizer, context = self._engine.tokenizer, self._engine.capabilities.context_length
         self._recorder = Recorder(coordinator, deployment.serving.ack_timeout_s)
@@ -54,7 +56,7 @@ class Rollout:
             context_length=context,
             answer_format=deployment.policy.answer_format,
             replica=replica,
-            waiting=lambda: self._engine.slots.waiting,
+            waiting=lambda: self._engine.load.waiting,
         )
         self._teacher = Teacher(
             self._engine,
@@ -86,8 +88,8 @@ class Rollout:
 
     def stats(self) -> dict[str, Any]:
         return {
-            "running": self._engine.slots.running,
-            "waiting": self._engine.slots.waiting,
+            "running": self._engine.load.running,
+            "waiting": self._engine.load.waiting,
             "unrecorded": self._recorder.unrecorded,
             "pid": os.getpid(),
             "memory_mb": round(self._process.memory_info().rss / 2**20),

@@ -101,7 +101,7 @@ class Transcript:
             reused_ids=self._prompt.reused,
             response_ids=_joined([chunk.ids for chunk in self._chunks], np.int32),
             response_logps=_joined([chunk.logps for chunk in self._chunks], np.float32),
-            spans=merge_spans(self._chunks),
+            spans=response_spans(self._chunks),
             sampling=self._task.sampling,
             finish_reason=finish_reason,
             started_at=self._started_at,
@@ -131,6 +131,13 @@ class Transcript:
     def _text_piece(self, text: str) -> TextPiece:
         logprobs, self._logprobs = tuple(self._logprobs), []
         return TextPiece(text=text, version=self.version, logprobs=logprobs if self._task.logprobs else None)
+
+
+def response_spans(chunks: list[TokenChunk]) -> tuple[VersionSpan, ...]:
+    """Which version sampled which tokens; the last word has the engine, if it speaks one at the end."""
+    if chunks and chunks[-1].spans is not None:
+        return chunks[-1].spans
+    return merge_spans(chunks)
 
 
 def merge_spans(chunks: list[TokenChunk]) -> tuple[VersionSpan, ...]:

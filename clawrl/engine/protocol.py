@@ -2,25 +2,28 @@
 
 Token-in, token-out. `Engine.generate` streams exactly the ids that were sampled, each with its
 log-probability and the policy version that sampled it; `Engine.score` reads log-probabilities off
-given ids. Weights arrive in four calls, ``prepare -> receive* -> commit`` or ``abort``, which never wait
+given ids. Weights arrive in three calls, ``prepare -> receive -> commit`` or ``abort``, which never wait
 for generation slots. One weight transaction is open at a time; a new ``prepare`` aborts the one before.
 
 Engines declare how a version becomes visible (`CommitForm`): ``STAGED`` engines keep the old version
-serving until a commit has succeeded, ``IN_PLACE`` engines pause, load and verify before going on.
+serving until a commit has succeeded, ``IN_PLACE`` engines hold their requests from ``receive`` to ``commit``, and load
+the last good snapshot again when anything fails in between.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
+from transformers import PreTrainedTokenizerBase
 
-from clawrl.messages import FinishReason, LogProbs, SamplingParams, TokenIds, WeightKind, WeightManifest
+from clawrl.messages import FinishReason, LogProbs, SamplingParams, TokenIds, VersionSpan, WeightKind, WeightManifest
+from clawrl.weights.sources import WeightSource
 
 
 class CommitForm(enum.StrEnum):
@@ -30,11 +33,14 @@ class CommitForm(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
+    """``ranks`` is how many members of a broadcast the engine is."""
+
     commit_form: CommitForm
     weight_kinds: frozenset[WeightKind]
     context_length: int
     max_running_requests: int
     scores: bool
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +58,17 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenChunk:
-    """Newly sampled tokens, all by ``version``. The last chunk carries ``finish_reason`` and may be empty."""
+    """Newly sampled tokens, all by ``version``. The last chunk carries ``finish_reason`` and may be empty.
+
+    An engine that learns only at the end which version sampled what says so with ``spans``, in the last chunk: they
+    cover the whole response and outrank the versions of the chunks.
+    """
 
     ids: TokenIds
     logps: LogProbs
     version: int
     finish_reason: FinishReason | None = None
+    spans: tuple[VersionSpan, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +108,27 @@ class SwapReport:
     requests_carried: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    running: int
+    waiting: int
+
+
 class Engine(Protocol):
     capabilities: Capabilities
 
     @property
     def version(self) -> int: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+    @property
+    def load(self) -> Load: ...
+
+    def stats(self) -> Mapping[str, Any]:
+        """Figures of this kind of engine, for the status."""
+        ...
 
     async def start(self) -> None: ...
 
@@ -109,14 +136,21 @@ class Engine(Protocol):
         """Stream a response. Closing the generator aborts the request and frees its slot."""
         ...
 
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]: ...
-
-    async def prepare(self, manifest: WeightManifest) -> None:
-        """Make room for a version; refuses (`WeightsRefused`) one whose tensors do not fit this model."""
+    async def sample(self, request: GenerateRequest, times: int) -> list[TokenIds | Exception]:
+        """``times`` independent answers to one prompt, whole; what failed is in the place of its answer."""
         ...
 
-    async def receive(self, bucket: int, data: torch.Tensor) -> None:
-        """Take bucket ``bucket`` as flat uint8 bytes, in any order, each once. The last one checks the digest."""
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]: ...
+
+    async def prepare(self, manifest: WeightManifest, snapshot: Path) -> None:
+        """Make room for a version; refuses (`WeightsRefused`) one whose tensors do not fit this model.
+
+        ``snapshot`` is where the version lies on disk; an engine may need it, and says so if it cannot be read.
+        """
+        ...
+
+    async def receive(self, source: WeightSource) -> None:
+        """Take every byte of the prepared version and check the digest, else `WeightsRefused` or `TransferError`."""
         ...
 
     async def commit(self, version: int) -> SwapReport:
@@ -124,7 +158,7 @@ class Engine(Protocol):
         ...
 
     async def abort(self) -> None:
-        """Forget a version being received. The one that serves is untouched. Safe to call at any time."""
+        """Forget a version being received; the one before it serves. Safe to call at any time."""
         ...
 
     def health(self) -> None:

@@ -30,6 +30,10 @@ class Staging:
     def version(self) -> int | None:
         return self._manifest.version if self._manifest else None
 
+    @property
+    def manifest(self) -> WeightManifest:
+        return self._open("receive")
+
     def begin(self, manifest: WeightManifest) -> None:
         self.drop()
         if manifest.kind is not WeightKind.FULL:

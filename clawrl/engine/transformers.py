@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,24 +30,29 @@ from clawrl.engine.batching import Batcher
 from clawrl.engine.config import EngineConfig
 from clawrl.engine.errors import EngineError, UnsupportedRequest
 from clawrl.engine.grammar import Follower, Grammars, SchemaRefused
+from clawrl.engine.limits import check_request, check_scored, end_ids
 from clawrl.engine.protocol import (
     Capabilities,
     CommitForm,
     GenerateRequest,
+    Load,
     ScoreRequest,
     Scores,
     SwapReport,
     TokenChunk,
 )
+from clawrl.engine.sampling import sample_each
 from clawrl.engine.scoring import Prefixes, plan_scoring, score_batch
 from clawrl.engine.slots import Slots
 from clawrl.engine.staging import Staging
 from clawrl.engine.textstream import TextStream
-from clawrl.messages import FinishReason, WeightKind, WeightManifest
-from clawrl.weights.manifest import spec_of
+from clawrl.messages import FinishReason, TokenIds, WeightKind, WeightManifest
+from clawrl.weights.broadcast import receive_buckets
+from clawrl.weights.manifest import pack_bucket, spec_of
+from clawrl.weights.snapshot import read_snapshot
+from clawrl.weights.sources import Broadcast, WeightSource
 
 _ids = itertools.count()
-_COLDEST = 0.01
 
 
 @dataclass(slots=True)
@@ -97,6 +102,13 @@ class TransformersEngine:
         return self._version
 
     @property
+    def load(self) -> Load:
+        return Load(running=self.slots.running, waiting=self.slots.waiting)
+
+    def stats(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self._tokenizer
 
@@ -111,7 +123,8 @@ class TransformersEngine:
         self._model, self._tokenizer = await asyncio.to_thread(self._load)
         self._staging = Staging({name: spec_of(name, p) for name, p in self.model.named_parameters()})
         if self._generates:
-            self._eos_ids = _eos_ids(self.model, self._tokenizer)
+            model, generation = self.model.config, self.model.generation_config
+            self._eos_ids = end_ids(model.eos_token_id, generation.eos_token_id, self._tokenizer.eos_token_id)
             vocabulary = self.model.get_input_embeddings().num_embeddings
             self._grammars = Grammars(self._tokenizer, vocabulary, self._eos_ids)
             self._batcher = Batcher(self.model, self._config, eos_ids=self._eos_ids)
@@ -154,27 +167,10 @@ class TransformersEngine:
 
     def _validate(self, request: GenerateRequest) -> None:
         """Refuse here whatever would kill the loop for everybody."""
-        sampling, prompt = request.sampling, request.prompt_ids
-        room = self._config.context_length
         if request.request_id in self._running:
             raise UnsupportedRequest(f"request {request.request_id} is running already")
-        if len(prompt) == 0:
-            raise UnsupportedRequest("the prompt is empty", param="messages")
-        if sampling.max_tokens < 1 or len(prompt) + sampling.max_tokens > room:
-            raise UnsupportedRequest(
-                f"{len(prompt)} prompt tokens and {sampling.max_tokens} new ones do not fit {room}", param="max_tokens"
-            )
         vocabulary = self.model.get_input_embeddings().num_embeddings
-        if int(prompt.min()) < 0 or int(prompt.max()) >= vocabulary:
-            raise UnsupportedRequest(f"the prompt holds ids outside 0..{vocabulary - 1}", param="messages")
-        # Logits divided by less overflow, and the loop dies of a NaN for everybody.
-        if not (sampling.greedy or _COLDEST <= sampling.temperature < np.inf):
-            raise UnsupportedRequest(
-                f"temperature {sampling.temperature} is out of range: use 0, or {_COLDEST} and more",
-                param="temperature",
-            )
-        if not 0.0 < sampling.top_p <= 1.0:
-            raise UnsupportedRequest(f"top_p {sampling.top_p} is out of range", param="top_p")
+        check_request(request, context_length=self._config.context_length, vocabulary=vocabulary)
 
     def _submit(self, running: _Running) -> None:
         """Queue ``prompt + generated so far`` under a fresh id; results of earlier submissions are ignored."""
@@ -249,15 +245,13 @@ class TransformersEngine:
         running.finished = True
         running.chunks.put_nowait(error)
 
+    async def sample(self, request: GenerateRequest, times: int) -> list[TokenIds | Exception]:
+        return await sample_each(self, request, times)
+
     # -- scoring ------------------------------------------------------------------------------------
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        for request in requests:
-            if not 1 <= request.start <= len(request.ids) <= self._config.context_length:
-                raise UnsupportedRequest(
-                    f"cannot score {len(request.ids)} ids from {request.start}: 1 <= start <= length <= "
-                    f"{self._config.context_length} is needed"
-                )
+        check_scored(requests, self._config.context_length)
         results: dict[int, Scores] = {}
         loop = asyncio.get_running_loop()
         for group in plan_scoring(requests, self._config.score_batch_tokens):
@@ -271,12 +265,27 @@ class TransformersEngine:
 
     # -- weights ------------------------------------------------------------------------------------
 
-    async def prepare(self, manifest: WeightManifest) -> None:
+    async def prepare(self, manifest: WeightManifest, snapshot: Path) -> None:
         self._staging.begin(manifest)
 
-    async def receive(self, bucket: int, data: torch.Tensor) -> None:
-        # On another thread: the copy and the digest take long enough to be felt by a stream.
+    async def receive(self, source: WeightSource) -> None:
+        arriving = self._arriving(source)
+        # On other threads: waiting, copying and the digest take long enough to be felt by a stream.
+        while (item := await asyncio.to_thread(next, arriving, None)) is not None:
+            await self.receive_bucket(*item)
+
+    async def receive_bucket(self, bucket: int, data: torch.Tensor) -> None:
+        """Take one bucket as flat uint8 bytes, in any order, each once. The last one checks the digest."""
         await asyncio.to_thread(self._staging.receive, bucket, data)
+
+    def _arriving(self, source: WeightSource) -> Iterator[tuple[int, torch.Tensor]]:
+        manifest = self._staging.manifest
+        if isinstance(source, Broadcast):
+            yield from receive_buckets(source.meeting, source.rank, manifest)
+            return
+        _, tensors = read_snapshot(Path(source.folder))
+        for bucket in range(len(manifest.buckets)):
+            yield bucket, pack_bucket(manifest, bucket, tensors)
 
     async def abort(self) -> None:
         self._staging.drop()
@@ -323,11 +332,3 @@ class TransformersEngine:
         if self._batcher is None:
             raise EngineError("this engine was not started to generate")
         return self._batcher
-
-
-def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Every id that ends an answer: chat models name some in the model, some in the tokenizer."""
-    found: set[int] = set()
-    for value in (model.config.eos_token_id, model.generation_config.eos_token_id, tokenizer.eos_token_id):
-        found.update(value if isinstance(value, list) else [value] if value is not None else [])
-    return sorted(found)

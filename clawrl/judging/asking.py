@@ -7,7 +7,6 @@ room for any case is refused at start.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import uuid
@@ -19,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from clawrl.engine.protocol import Engine, GenerateRequest
 from clawrl.judging.errors import JudgeError
 from clawrl.judging.text import shorten, transcript, without_reasoning
-from clawrl.messages import JudgeRequest, Message, SamplingParams, TurnId
+from clawrl.messages import JudgeRequest, Message, SamplingParams, TokenIds, TurnId
 from clawrl.serving.template import ChatRenderer
 
 log = logging.getLogger(__name__)
@@ -56,15 +55,17 @@ class Asker:
 
         Raises `JudgeError` when none succeeded or the prompt cannot be made to fit.
         """
-        prompt = np.asarray(self._prompt(case), dtype=np.int32)
-        results = await asyncio.gather(*(self._answer(prompt) for _ in range(times)), return_exceptions=True)
+        request = GenerateRequest(
+            request_id=f"judge-{uuid.uuid4().hex}",
+            prompt_ids=np.asarray(self._prompt(case), dtype=np.int32),
+            sampling=self._sampling,
+        )
+        results = await self._engine.sample(request, times)
         answers: list[str | None] = []
         for result in results:
-            if isinstance(result, BaseException):
-                if not isinstance(result, Exception):
-                    raise result
+            if isinstance(result, Exception):
                 log.warning("a vote on turn %s failed: %s: %s", case.turn_id, type(result).__name__, result)
-            answers.append(result if isinstance(result, str) else None)
+            answers.append(None if isinstance(result, Exception) else self._text(request.prompt_ids, result))
         if all(answer is None for answer in answers):
             raise JudgeError(f"the judge model answered none of {times} times: {results[-1]}")
         return answers
@@ -91,11 +92,9 @@ class Asker:
             f"{self._sampling.max_tokens}, which is too little; raise the one or lower the other"
         )
 
-    async def _answer(self, prompt: np.ndarray) -> str:
-        request = GenerateRequest(request_id=f"judge-{uuid.uuid4().hex}", prompt_ids=prompt, sampling=self._sampling)
-        ids = [int(token) async for chunk in self._engine.generate(request) for token in chunk.ids]
+    def _text(self, prompt: TokenIds, ids: TokenIds) -> str:
         # Special tokens stay: some models mark their reasoning with them.
-        text = str(self._tokenizer.decode(ids)).removesuffix(str(self._tokenizer.eos_token))
+        text = str(self._tokenizer.decode(ids.tolist())).removesuffix(str(self._tokenizer.eos_token))
         # A template may open the reasoning itself, and the answer then only closes it.
         opened = str(self._tokenizer.decode(prompt[-16:].tolist())).rstrip().endswith("<think>")
         return f"<think>{text}" if opened else text

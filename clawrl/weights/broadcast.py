@@ -1,7 +1,8 @@
 """One-to-many transfer of buckets over a process group of its own, beside the trainer's WORLD.
 
 The sender (trainer rank 0) opens a store on a port that the kernel picks, tells the receivers about it by
-other means, and broadcasts bucket after bucket. The group lives for one publish: a fresh name and port
+other means, and broadcasts bucket after bucket. Receivers are replicas, which come by `receive_buckets`, or the ranks
+of SGLang, which join the same group by themselves. The group lives for one publish: a fresh name and port
 each time, short timeouts, no state to repair when a member dies. Errors of any kind come out as
 `TransferError`; nobody waits longer than the timeout.
 """
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 from clawrl.messages import WeightManifest
 from clawrl.weights.manifest import bucket_size
-from clawrl.weights.rendezvous import Rendezvous
+from clawrl.weights.sources import Rendezvous
 
 
 class TransferError(RuntimeError):
@@ -56,7 +57,7 @@ class Sender:
         if self._group is None:
             raise TransferError("send before connect")
         if data.numel():
-            _broadcast(self._group, data)
+            _broadcast(self._group, data.to("cuda") if self._transport == "nccl" else data)
 
     def close(self) -> None:
         self._group = None
@@ -85,17 +86,27 @@ def receive_buckets(meeting: Rendezvous, rank: int, manifest: WeightManifest) ->
 
 
 def _open_group(store: dist.Store, meeting: Rendezvous, rank: int) -> Any:
-    if meeting.transport != "gloo":
-        raise TransferError(f"weights.transport {meeting.transport!r} is not available for this engine; use gloo")
+    """Private names of torch, kept to this function and the next: a group that does not touch WORLD."""
+    timeout = datetime.timedelta(seconds=meeting.timeout_s)
     try:
-        # Private names of torch, kept to these four lines: a group that does not touch WORLD.
-        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._timeout = datetime.timedelta(seconds=meeting.timeout_s)
+        if meeting.transport == "nccl":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            return dist.ProcessGroupNCCL(_below(store, meeting.name, "cuda"), rank, meeting.world, options)
+        settings = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        settings._timeout = timeout
         address = meeting.host if rank == 0 else _own_address(meeting.host)
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-        return dist.ProcessGroupGloo(dist.PrefixStore(meeting.name, store), rank, meeting.world, options)
+        settings._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+        return dist.ProcessGroupGloo(_below(store, meeting.name, "cpu"), rank, meeting.world, settings)
     except RuntimeError as error:
         raise TransferError(f"rank {rank} of {meeting.world} could not join {meeting.name}: {error}") from error
+    except AttributeError as error:
+        raise TransferError(f"publish.transport {meeting.transport}: this torch was built without it") from error
+
+
+def _below(store: dist.Store, name: str, device: str) -> dist.Store:
+    """The keys under which torch's own helper, and so SGLang, looks for the members of a group called ``name``."""
+    return dist.PrefixStore(f"{device}/", dist.PrefixStore(f"{name}/", dist.PrefixStore(name, store)))
 
 
 def _broadcast(group: Any, data: torch.Tensor) -> None:

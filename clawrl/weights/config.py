@@ -16,3 +16,8 @@ class PublishConfig(StrictConfig):
     transfer_timeout_s: float = Field(60.0, gt=0.0)
     commit_timeout_s: float = Field(30.0, gt=0.0)
     keep_snapshots: int = Field(3, gt=0)
+
+    @property
+    def longest_s(self) -> float:
+        """From a replica's first byte to the word that decides, at most: the slowest replica is waited for."""
+        return self.prepare_timeout_s + self.transfer_timeout_s + self.commit_timeout_s

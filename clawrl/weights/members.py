@@ -17,19 +17,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clawrl.messages import PolicyVersion, WeightManifest
-from clawrl.weights.rendezvous import Rendezvous
+from clawrl.weights.sources import WeightSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
+    """``snapshot`` is the folder where the version lies on disk."""
+
     manifest: WeightManifest
+    snapshot: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receive:
-    meeting: Rendezvous
-    rank: int
-    manifest: WeightManifest
+    source: WeightSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,11 @@ class Members:
     def behind(self, version: int) -> list[str]:
         """Idle replicas that hold another version than ``version``."""
         return [r for r in self.alive() if self._members[r].version != version and self._members[r].executing is None]
+
+    def ranks(self, replica: str) -> int:
+        """How many members of a broadcast the replica is: those of its engine."""
+        member = self._members.get(replica)
+        return int(member.stats.get("ranks", 1)) if member else 1
 
     def describe(self) -> list[dict[str, Any]]:
         return [{"replica": r, "version": self._members[r].version, **self._members[r].stats} for r in self.alive()]

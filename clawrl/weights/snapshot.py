@@ -42,10 +42,18 @@ def write_snapshot(root: Path, manifest: WeightManifest, tensors: Mapping[str, t
     return folder
 
 
-def read_snapshot(folder: Path) -> tuple[WeightManifest, dict[str, torch.Tensor]]:
-    """The manifest and the tensors, in manifest order, digest checked."""
+def read_manifest(folder: Path) -> WeightManifest:
+    """What the snapshot says of itself; its bytes are not looked at. Raises `SnapshotError`."""
     try:
-        manifest = _manifest_from(json.loads((folder / "manifest.json").read_text()))
+        return _manifest_from(json.loads((folder / "manifest.json").read_text()))
+    except (OSError, KeyError, ValueError) as error:
+        raise SnapshotError(f"the snapshot {folder} cannot be read: {error}") from error
+
+
+def read_snapshot(folder: Path) -> tuple[WeightManifest, dict[str, torch.Tensor]]:
+    """The manifest and the tensors, in manifest order, digest checked. Raises `SnapshotError`."""
+    manifest = read_manifest(folder)
+    try:
         loaded = load_file(folder / "model.safetensors")
         tensors = {spec.name: loaded[spec.name] for spec in manifest.tensors}
     except (OSError, KeyError, ValueError) as error:

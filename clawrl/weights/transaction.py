@@ -1,8 +1,8 @@
 """The publish transaction, as the coordinator runs it.
 
-``begin`` asks every replica to prepare and leaves out those that do not answer; ``finish`` waits until each
-of the rest has every byte (its digest check is its vote), writes the decision down, and only then lets
-them commit. Before the decision any failure aborts: replicas forget what they staged, the old version
+``begin`` asks every replica to prepare and leaves out those that do not answer; ``finish`` waits for the rest (the
+check of the digest is a replica's vote), writes the decision down if anyone has every byte, and only then lets those
+commit. Without one vote in favour the publish aborts: replicas forget what they staged, the old version
 serves, the next publish starts clean. After the decision the version stands: a replica that misses the
 commit catches up from the snapshot. A coordinator that restarts between the two knows only decisions, so
 an undecided publish is simply gone and its trainer is told so.
@@ -24,7 +24,7 @@ from typing import Any
 from clawrl.messages import PolicyVersion, WeightManifest
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import Abort, CatchUp, Commit, Members, Outcome, Prepare, Receive
-from clawrl.weights.rendezvous import Rendezvous
+from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous, WeightSource
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,8 @@ class Publishing:
             replicas=[],
             began_at=time.time(),
         )
-        answers = await self._ask_all(self._members.alive(), Prepare(manifest=manifest), self._config.prepare_timeout_s)
+        offer = Prepare(manifest=manifest, snapshot=snapshot)
+        answers = await self._ask_all(self._members.alive(), offer, self._config.prepare_timeout_s)
         if self._open is not current:
             raise PublishFailed("a newer publish began")
         refused = [outcome.detail for outcome in answers.values() if not outcome.ok]
@@ -86,37 +87,53 @@ class Publishing:
             log.warning(
                 "publish of version %d goes on without %d replicas: %s", manifest.version, len(refused), refused
             )
-        meeting = Rendezvous(
-            host=host,
-            port=port,
-            name=current.publish_id,
-            world=1 + len(current.replicas),
-            transport=self._config.transport,
-            timeout_s=self._config.transfer_timeout_s,
-        )
+        meeting, sources = self._sources(current, host, port)
         current.receiving = [
             asyncio.create_task(
                 self._members.call(
                     replica,
-                    Receive(meeting=meeting, rank=rank, manifest=manifest),
+                    Receive(source=source),
                     timeout_s=self._config.transfer_timeout_s + self._config.prepare_timeout_s,
                 )
             )
-            for rank, replica in enumerate(current.replicas, start=1)
+            for replica, source in zip(current.replicas, sources, strict=True)
         ]
         return meeting
 
+    def _sources(self, current: _Open, host: str, port: int) -> tuple[Rendezvous, list[WeightSource]]:
+        """The meeting, and where each replica gets the bytes; with snapshots from disk the trainer meets nobody."""
+        first_ranks, world = [], 1
+        if self._config.transport != "disk":
+            for replica in current.replicas:
+                first_ranks.append(world)
+                world += self._members.ranks(replica)
+        meeting = Rendezvous(
+            host=host,
+            port=port,
+            name=current.publish_id,
+            world=world,
+            transport=self._config.transport,
+            timeout_s=self._config.transfer_timeout_s,
+        )
+        if self._config.transport == "disk":
+            return meeting, [OnDisk(folder=current.snapshot) for _ in current.replicas]
+        return meeting, [Broadcast(meeting=meeting, rank=rank) for rank in first_ranks]
+
     async def finish(self, publish_id: str) -> PolicyVersion:
-        """Decide and commit. Raises `PublishFailed` when a replica did not get everything."""
+        """Decide and commit. Raises `PublishFailed` when there were replicas and none got everything."""
         current = self._current(publish_id)
         votes = await asyncio.gather(*current.receiving)
         failed = [vote.detail for vote in votes if not vote.ok]
         for replica, vote in zip(current.replicas, votes, strict=True):
             if not vote.ok:
                 self._members.forget(replica)
-        if failed:
+        if failed and len(failed) == len(votes):
             await self.abort(publish_id, "; ".join(failed))
             raise PublishFailed(f"version {current.manifest.version}: {'; '.join(failed)}")
+        if failed:
+            # They hold what they held, and catch up from the snapshot.
+            log.warning("version %d is published without some replicas: %s", current.manifest.version, failed)
+            current.replicas = [r for r, vote in zip(current.replicas, votes, strict=True) if vote.ok]
         # A publish that was aborted while its votes came in must not be decided.
         current = self._current(publish_id)
         self._committing, self._open = True, None

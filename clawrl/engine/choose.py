@@ -1,0 +1,23 @@
+"""The engine that a configuration names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clawrl.engine.config import EngineConfig
+from clawrl.engine.protocol import Engine
+from clawrl.engine.sglang import SglangEngine
+from clawrl.engine.transformers import TransformersEngine
+
+
+def make_engine(
+    folder: Path, config: EngineConfig, *, generates: bool = True, updates: bool = False, decide_within_s: float = 0.0
+) -> Engine:
+    """An engine for the model in ``folder``, not started yet.
+
+    ``generates``: it is asked for words, and not for log-probs alone. ``updates``: versions will be published to it; an
+    engine that holds requests meanwhile waits at most ``decide_within_s`` for the word that lets it go on.
+    """
+    if config.kind == "sglang":
+        return SglangEngine(folder, config, updates=updates, decide_within_s=decide_within_s)
+    return TransformersEngine(folder, config, generates=generates)

@@ -1,0 +1,161 @@
+"""SGLang as a child process: started on a port of its own, watched, and never left behind.
+
+The port is held from before the child starts: a socket that is bound but does not listen keeps it from everybody but
+those who bind as servers do, which the child does minutes later. A key made for each child tells its server from any
+other that might answer there, and keeps others out. `sglang_keeper` ends the child with whoever holds this object,
+however that one ends. What the child prints goes to a file; its last lines are in the error of a failed start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from clawrl.engine import sglang_keeper
+from clawrl.engine.config import EngineConfig
+from clawrl.engine.errors import EngineError
+from clawrl.engine.sglang_api import SglangApi, SglangError
+
+HOST = "127.0.0.1"
+_POLL_S = 0.25
+_TAIL_BYTES = 4000
+# Without CUDA: no kernels of its own, no graphs, and a scheduler that sleeps when there is nothing to do.
+_CPU_FLAGS = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--disable-overlap-schedule", "--disable-cuda-graph", "--sleep-on-idle"),
+)
+
+
+class SglangServer:
+    """One child. `api` talks to it; `start` returns when it can answer."""
+
+    def __init__(self, folder: Path, config: EngineConfig, *, seed: int | None = None) -> None:
+        self._config = config
+        self._key = secrets.token_urlsafe(24)
+        self._port = _hold_port()
+        port = int(self._port.getsockname()[1])
+        self._command = [config.sglang.python or sys.executable, *launch_arguments(folder, config, port, self._key)]
+        self.api = SglangApi(f"http://{HOST}:{port}", self._key)
+        handle, name = tempfile.mkstemp(prefix="clawrl-sglang-", suffix=".log")
+        os.close(handle)
+        self.log = Path(name)
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Raises `EngineError` when the child ends or does not answer within ``boot_timeout_s``."""
+        limit = self._config.sglang.boot_timeout_s
+        self._launch()
+        try:
+            async with asyncio.timeout(limit):
+                while not await self._answers():
+                    self.check()
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            tail = self.tail()
+            await self.stop()
+            raise EngineError(
+                f"SGLang did not start within engine.sglang.boot_timeout_s {limit:g}; raise it, or see its last "
+                f"words:\n{tail}"
+            ) from None
+        except EngineError:
+            await self.stop()
+            raise
+
+    def check(self) -> None:
+        """Raises `EngineError` once the child has ended."""
+        if self._keeper is None:
+            raise EngineError("SGLang has not been started")
+        status = self._keeper.poll()
+        if status is not None:
+            raise EngineError(f"SGLang ended with status {status}; its last words:\n{self.tail()}")
+
+    @property
+    def pid(self) -> int | None:
+        """The keeper's; the child and all of its processes end with it."""
+        return self._keeper.pid if self._keeper else None
+
+    async def stop(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+            await asyncio.to_thread(keeper.wait)
+        await self.api.close()
+        self._port.close()
+        self.log.unlink(missing_ok=True)
+
+    def tail(self) -> str:
+        try:
+            return self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _launch(self) -> None:
+        with self.log.open("wb") as log:
+            self._keeper = subprocess.Popen(
+                [sys.executable, sglang_keeper.__file__, *self._command],
+                env=launch_environment(self._config, os.environ),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    async def _answers(self) -> bool:
+        try:
+            return await self.api.ready()
+        except SglangError:
+            return False
+
+
+def launch_arguments(folder: Path, config: EngineConfig, port: int, key: str) -> list[str]:
+    """What follows the interpreter: one flag for each setting of ours, then the operator's own."""
+    flags = [
+        *("-m", "sglang.launch_server", "--model-path", str(folder), "--host", HOST, "--port", str(port)),
+        *("--api-key", key, "--weight-version", "0", "--dtype", config.dtype),
+        *("--context-length", str(config.context_length), "--tp-size", str(config.tp_size)),
+        *("--max-running-requests", str(config.max_running_requests)),
+        *("--max-total-tokens", str(config.kv_blocks * config.page_size)),
+        # Each event brings only what is new, or a long answer costs the square of its length.
+        *("--incremental-streaming-output", "--skip-server-warmup"),
+        # As models are used to seeing JSON; free whitespace lets a small one go on with it for ever.
+        "--constrained-json-disable-any-whitespace",
+    ]
+    if config.sglang.device == "cpu":
+        flags += [*_CPU_FLAGS, "--chunked-prefill-size", str(max(config.max_batch_tokens, config.page_size))]
+    else:
+        flags += ["--mem-fraction-static", str(config.sglang.memory_fraction)]
+    if config.seed is not None:
+        flags += ["--random-seed", str(config.seed)]
+    return [*flags, *config.sglang.extra_args]
+
+
+def launch_environment(config: EngineConfig, inherited: Mapping[str, str]) -> dict[str, str]:
+    # Paths of our interpreter would make the child import our packages.
+    environment = {name: value for name, value in inherited.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    # Torch threads of a child that shares its cores; on GPUs nothing depends on it.
+    environment["OMP_NUM_THREADS"] = str(config.threads)
+    if config.sglang.device == "cpu":
+        environment["SGLANG_USE_CPU_ENGINE"] = "1"
+        if config.tp_size > 1:
+            environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in _cores(config.tp_size))
+    return {**environment, **config.sglang.env}
+
+
+def _cores(ranks: int) -> Sequence[int]:
+    available = sorted(os.sched_getaffinity(0))
+    return [available[rank % len(available)] for rank in range(ranks)]
+
+
+def _hold_port() -> socket.socket:
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((HOST, 0))
+    return held
