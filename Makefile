@@ -5,6 +5,8 @@
 #                for a machine without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #   DEMO_ARGS    passed to `clawrl demo`, see `clawrl demo --help`
 #   BENCH_ARGS   passed to bench/learning.py, see its --help
+#   ENGINE       sglang: the demo runs on SGLang instead of the embedded engine
+#   SGLANG_CPU   the environment in which SGLang runs on CPUs, kept for all clones of a user
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,25 +16,37 @@ BENCH_ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)
+ENGINE ?= transformers
+DEMO_FILE := deployments/$(if $(filter sglang,$(ENGINE)),laptop-sglang,laptop).yaml
+
+# SGLang pins other versions than ours, so that it has an environment of its own: three gigabytes, three minutes. It is
+# named after what it is made of. Where the CPU has no AVX-512, SGLang does not run and its tests say so.
+SGLANG_SOURCE := integrations/sglang_cpu
+SGLANG_FILES := $(sort $(shell find $(SGLANG_SOURCE) -type f ! -name '*.md' ! -name '*.pyc'))
+SGLANG_CPU := $(or $(SGLANG_CPU),$(or $(CLAWRL_CACHE),$(HOME)/.cache/clawrl)/sglang-cpu-$(shell cat $(SGLANG_FILES) | sha256sum | cut -c1-12))
+SGLANG_RUNS := $(shell grep -qm1 avx512f /proc/cpuinfo 2>/dev/null && echo yes)
+SGLANG_PIP := $(SGLANG_CPU)/bin/python -m pip install --disable-pip-version-check --quiet
+export CLAWRL_SGLANG_PYTHON ?= $(SGLANG_CPU)/bin/python
 
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly test-agents bench-ingress bench-learning bench-collapse lint format clean
+.PHONY: help install demo test test-nightly test-agents sglang-cpu bench-ingress bench-learning bench-collapse lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 install: $(VENV)/.installed ## clawrl and what it needs, into .venv
 
-demo: $(VENV)/.installed-demo ## start the graph, let simulated users talk to it, show what it learned
-	$(BIN)/clawrl demo $(DEMO_ARGS)
+# Only what a command needs: the demo on the embedded engine needs no SGLang.
+demo: $(VENV)/.installed-demo $(if $(filter sglang,$(ENGINE)),$(SGLANG_CPU)/.installed) ## simulated users talk to the graph; shows what it learned
+	$(BIN)/clawrl demo --deployment $(DEMO_FILE) $(DEMO_ARGS)
 
-test: lint ## lint, types and the whole test suite but the nightly part
+test: lint $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## lint, types and the whole test suite but the nightly part
 	$(BIN)/python -m pytest
 
-test-nightly: $(VENV)/.installed-test ## the tests that take minutes
+test-nightly: $(VENV)/.installed-test $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## the tests that take minutes
 	$(BIN)/python -m pytest -m nightly
 
 test-agents: $(VENV)/.installed-test ## OpenClaw, Codex and Claude Code, fetched by npm (over a gigabyte); part of test-nightly
@@ -40,6 +54,9 @@ test-agents: $(VENV)/.installed-test ## OpenClaw, Codex and Claude Code, fetched
 
 bench-ingress: $(VENV)/.installed-demo $(VENV)-litellm/.installed ## the HTTP side against a bare engine and other gateways
 	$(BIN)/python -m bench.ingress --litellm $(VENV)-litellm/bin/litellm $(BENCH_ARGS)
+
+sglang-cpu: $(SGLANG_CPU)/.installed ## the environment in which SGLang runs on this CPU
+	@echo "CLAWRL_SGLANG_PYTHON=$(SGLANG_CPU)/bin/python"
 
 bench-learning: $(VENV)/.installed-demo ## every method on every preference, for hours; BENCH_ARGS=--quick for minutes
 	$(BIN)/python bench/learning.py $(BENCH_ARGS)
@@ -54,6 +71,15 @@ LITELLM_PROXY := litellm[proxy]==1.108.0
 $(VENV)-litellm/.installed:
 	$(PYTHON) -m venv $(VENV)-litellm
 	$(VENV)-litellm/bin/python -m pip install --disable-pip-version-check --quiet '$(LITELLM_PROXY)'
+	@touch $@
+
+$(SGLANG_CPU)/.installed: $(SGLANG_FILES)
+	rm -rf $(SGLANG_CPU)
+	$(PYTHON) -m venv $(SGLANG_CPU)
+	$(SGLANG_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $$(grep '^torch==' $(SGLANG_SOURCE)/requirements.txt)
+	$(SGLANG_PIP) -r $(SGLANG_SOURCE)/requirements.txt
+	$(SGLANG_PIP) --no-deps -r $(SGLANG_SOURCE)/requirements-no-deps.txt
+	cp -r $(SGLANG_SOURCE)/stand_ins/. "$$($(SGLANG_CPU)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@touch $@
 
 lint: $(VENV)/.installed-test ## ruff and mypy

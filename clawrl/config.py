@@ -172,6 +172,10 @@ class Deployment(StrictConfig):
         for path, engine in (("policy.engine", self.policy.engine), ("judge.engine", self.judge.engine)):
             if engine.kind == "transformers" and engine.tp_size > 1:
                 found.append(f"{path}.tp_size: the transformers engine runs on one device; set 1")
+            try:
+                engine.sglang.interpreter(os.environ)
+            except ValueError as error:
+                found.append(f"{path}.sglang.{error}")
         try:
             KeyRing(self.serving, os.environ)
         except ValueError as error:

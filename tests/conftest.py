@@ -11,7 +11,9 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-from tests.live import Live, free_port, tiny_deployment
+from clawrl.engine.sglang import SglangEngine
+from tests.live import GUARDS_FOR_RANDOM_WEIGHTS, Live, free_port, tiny_deployment
+from tests.sglang_kit import Loop, running_sglang
 from tests.tiny_model import build_tiny_model
 
 
@@ -25,6 +27,18 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other_tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same architecture with other weights: a 'next version' to publish."""
     return build_tiny_model(tmp_path_factory.mktemp("models") / "other", seed=1)
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model(tmp_path_factory.mktemp("models") / "qwen3", kind="qwen3")
+
+
+@pytest.fixture(scope="session")
+def tiny_sglang(tiny_qwen3_folder: Path) -> Iterator[tuple[Loop, SglangEngine]]:
+    """A real SGLang for all tests of the engine: it takes a while to start. Which version it serves is not theirs."""
+    with running_sglang(tiny_qwen3_folder, max_running_requests=8) as running:
+        yield running
 
 
 @pytest.fixture
@@ -41,20 +55,7 @@ def live(tiny_folder: Path) -> Iterator[Live]:
         replicas=2,
         trainer__method={"name": "combine", "baseline": "none"},
         judge__hints={"source": "quoting", "reuse": "session"},
-        # Random weights say anything: only answers of two tokens are to set the alarm off. (Those that a client cut to
-        # one would be short by its doing.)
-        guards__alarms={
-            "window": 24,
-            "min_turns": 12,
-            "short_tokens": 1,
-            "max_share_short": 0.9,
-            "min_mean_tokens": 3,
-            "max_repetitive_share": 1.0,
-            "max_kl": 1e6,
-            "max_fluency_drop": 1e6,
-            "min_lift_share": 0.0,
-        },
-        guards__filters={"duplicates": "keep", "min_zlib_ratio": 0.0},
+        guards=GUARDS_FOR_RANDOM_WEIGHTS,
     )
     with Live(file) as deployment:
         yield deployment

@@ -27,6 +27,22 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 MODEL = "tiny"
 KEY = "a key for the tests"
 AUTH = {"Authorization": f"Bearer {KEY}"}
+# They say anything: only answers of two tokens are to set the alarm off. (Those that a client cut to one would be short
+# by its doing.)
+GUARDS_FOR_RANDOM_WEIGHTS = {
+    "alarms": {
+        "window": 24,
+        "min_turns": 12,
+        "short_tokens": 1,
+        "max_share_short": 0.9,
+        "min_mean_tokens": 3,
+        "max_repetitive_share": 1.0,
+        "max_kl": 1e6,
+        "max_fluency_drop": 1e6,
+        "min_lift_share": 0.0,
+    },
+    "filters": {"duplicates": "keep", "min_zlib_ratio": 0.0},
+}
 
 
 def free_port() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -25,20 +25,31 @@ _CORPUS = [
 ] * 8
 
 
+_KINDS = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+
+
 def build_tiny_model(
-    folder: Path, *, seed: int = 0, tie_embeddings: bool = True, vocab_size: int = 400, hidden_size: int = 64
+    folder: Path,
+    *,
+    seed: int = 0,
+    tie_embeddings: bool = True,
+    vocab_size: int = 400,
+    hidden_size: int = 64,
+    kind: str = "llama",
 ) -> Path:
     """Write a random tiny model and its tokenizer into ``folder`` and return it. Same seed, same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _train_tokenizer(vocab_size)
     tokenizer.save_pretrained(folder)
-    config = LlamaConfig(
+    make_config, make_model = _KINDS[kind]
+    config = make_config(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
         intermediate_size=2 * hidden_size,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=hidden_size // 4,
         max_position_embeddings=1024,
         tie_word_embeddings=tie_embeddings,
         bos_token_id=tokenizer.convert_tokens_to_ids("<|im_start|>"),
@@ -47,7 +58,7 @@ def build_tiny_model(
         initializer_range=0.2,
     )
     torch.manual_seed(seed)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    make_model(config).save_pretrained(folder)
     return folder
 
 

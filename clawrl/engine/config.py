@@ -1,16 +1,23 @@
 """How an engine runs a model. One class for the policy and the judge."""
 
+import sys
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from clawrl.strict import StrictConfig
 
+_ENV = "env:"
+
 
 class SglangConfig(StrictConfig):
     """SGLang runs as a child of its replica, in an interpreter of its own if need be (docs/install.md)."""
 
-    python: str = Field("", description="the interpreter that has sglang; empty: the one that runs clawrl")
+    python: str = Field(
+        "",
+        description="the interpreter that has sglang, or env:VARIABLE that names it; empty: the one that runs clawrl",
+    )
     device: Literal["cuda", "cpu"] = "cuda"
     pause_mode: Literal["retract", "abort", "in_place"] = Field(
         "retract",
@@ -21,6 +28,15 @@ class SglangConfig(StrictConfig):
     boot_timeout_s: float = Field(600.0, gt=0.0)
     extra_args: tuple[str, ...] = Field((), description="further flags of sglang.launch_server")
     env: dict[str, str] = Field(default_factory=dict, description="added to the environment of the child")
+
+    def interpreter(self, environ: Mapping[str, str]) -> str:
+        """Its path. Raises `ValueError` where a variable is named that is not set."""
+        if not self.python.startswith(_ENV):
+            return self.python or sys.executable
+        name = self.python.removeprefix(_ENV)
+        if not environ.get(name):
+            raise ValueError(f"python is {self.python!r}, but the environment variable {name!r} is not set")
+        return environ[name]
 
 
 class EngineConfig(StrictConfig):

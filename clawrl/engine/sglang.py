@@ -181,17 +181,19 @@ class SglangEngine:
 
     def _read(self, answer: _Answer, event: Mapping[str, Any], base: int) -> TokenChunk | None:
         meta = event["meta_info"]
+        reason = meta.get("finish_reason")
+        if reason is not None and reason["type"] == "abort" and not self._is_held_abort(reason):
+            # What it cannot do it says in the stream, too, with a token that nobody sampled.
+            kind = Refusal if reason.get("status_code") == 400 else SglangError
+            raise kind(f"SGLang aborted an answer: {reason.get('message')}")
         fresh = meta.get("output_token_logprobs") or []
         ids, logps = [int(entry[1]) for entry in fresh], [float(entry[0]) for entry in fresh]
         if ids != list(event.get("output_ids") or []):
             raise WrongReply(f"{len(event.get('output_ids') or [])} ids came with {len(ids)} log-probs")
         answer.ids += ids
-        reason = meta.get("finish_reason")
         finish, spans = None, None
         if reason is not None:
             answer.spans += _spans(meta, base)
-            if reason["type"] == "abort" and not self._is_held_abort(reason):
-                raise EngineError(f"SGLang aborted an answer: {reason.get('message')}")
             if reason["type"] != "abort":
                 finish = FinishReason.LENGTH if reason["type"] == "length" else FinishReason.STOP
                 spans = _joined(answer.spans, len(answer.ids))

@@ -36,12 +36,13 @@ _CPU_FLAGS = (
 class SglangServer:
     """One child. `api` talks to it; `start` returns when it can answer."""
 
-    def __init__(self, folder: Path, config: EngineConfig, *, seed: int | None = None) -> None:
+    def __init__(self, folder: Path, config: EngineConfig) -> None:
         self._config = config
         self._key = secrets.token_urlsafe(24)
         self._port = _hold_port()
         port = int(self._port.getsockname()[1])
-        self._command = [config.sglang.python or sys.executable, *launch_arguments(folder, config, port, self._key)]
+        interpreter = config.sglang.interpreter(os.environ)
+        self._command = [interpreter, *launch_arguments(folder, config, port, self._key)]
         self.api = SglangApi(f"http://{HOST}:{port}", self._key)
         handle, name = tempfile.mkstemp(prefix="clawrl-sglang-", suffix=".log")
         os.close(handle)

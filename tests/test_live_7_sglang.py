@@ -1,0 +1,143 @@
+"""The whole graph on real SGLang: policy, judge and teacher; and what becomes of it when SGLang dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.engine_tools import Answer, cold_model_logps
+from tests.live import GUARDS_FOR_RANDOM_WEIGHTS, Live, free_port, tiny_deployment
+from tests.sglang_kit import SGLANG, cold_model, needs_sglang
+from tests.traffic import Traffic
+
+pytestmark = needs_sglang
+
+
+@pytest.fixture(scope="module")
+def live(tiny_qwen3_folder: Path) -> Iterator[Live]:
+    engine = {
+        "kind": "sglang",
+        "sglang": SGLANG,
+        "dtype": "float32",
+        "context_length": 512,
+        "max_running_requests": 4,
+        "kv_blocks": 128,
+        "page_size": 64,
+        "threads": 1,
+    }
+    file = tiny_deployment(
+        tiny_qwen3_folder,
+        free_port(),
+        policy__engine=engine,
+        judge__engine={**engine, "context_length": 1024},
+        judge__hints={"source": "quoting", "reuse": "session"},
+        trainer__method={"name": "combine", "baseline": "none"},
+        publish__prepare_timeout_s=20,
+        guards=GUARDS_FOR_RANDOM_WEIGHTS,
+    )
+    with Live(file) as deployment:
+        yield deployment
+
+
+def servers(live: Live) -> dict[int, psutil.Process]:
+    """SGLang's main processes, which serve HTTP."""
+    return {p.pid: p for p in live.processes() if _is_server(p)}
+
+
+def _is_server(process: psutil.Process) -> bool:
+    command = process.cmdline()
+    # Its keeper names the command, too.
+    return "sglang.launch_server" in command and not any("sglang_keeper" in part for part in command)
+
+
+def server_of_the_policy(live: Live) -> psutil.Process:
+    (replica,) = live.status()["replicas"]
+    family = psutil.Process(replica["pid"]).children(recursive=True)
+    (server,) = [
+        p for p in family if "sglang.launch_server" in p.cmdline() and "sglang_keeper" not in " ".join(p.cmdline())
+    ]
+    return server
+
+
+def test_it_serves_judges_teaches_learns_and_publishes(live: Live) -> None:
+    with Traffic(live, users=3, pause_s=0.2) as traffic:
+        status = live.wait_for(lambda s: s["version"] >= 3, timeout_s=150, what="three versions")
+    assert traffic.failures == [] and len(traffic.answers) > 12
+    assert {answer.version for answer in traffic.answers} >= {0, 1}
+    assert status["turns"]["adds_up"] and status["replicas"][0]["sglang"]
+    assert any(row["taught"] for row in live.turns())
+    from clawrl.weights.snapshot import read_snapshot
+
+    kept = {int(f.name[1:7]): f for f in (live.home / "tiny" / "snapshots").iterdir() if f.name.startswith("v")}
+    checked = 0
+    with live.ledger() as ledger:
+        for row in ledger.turns(2000):
+            turn = ledger.turn(row.turn_id)
+            if turn is None or not turn.spans or any(span.version not in kept for span in turn.spans):
+                continue
+            answer = Answer(turn.prompt_ids, turn.response_ids, turn.response_logps, np.zeros(1), None, [])
+            for span in turn.spans:
+                model = cold_model(live.model, read_snapshot(kept[span.version])[1])
+                cold = cold_model_logps(model, answer, turn.sampling.temperature)
+                np.testing.assert_allclose(
+                    turn.response_logps[span.start : span.end], cold[span.start : span.end], atol=1e-4
+                )
+            targets = ledger.targets(row.turn_id)
+            assert targets is None or targets.logps.shape[1:] == turn.response_ids.shape
+            checked += 1
+            if checked >= 6:
+                break
+    assert checked >= 2
+
+
+@pytest.mark.parametrize("victim", ["SGLang", "replica"])
+def test_a_killed_one_is_replaced_catches_up_and_leaves_nothing_behind(live: Live, victim: str) -> None:
+    status = live.status()
+    (replica,) = status["replicas"]
+    server = server_of_the_policy(live)
+    family = [server, *server.children(recursive=True)]
+    assert len(family) >= 3
+    os.kill(server.pid if victim == "SGLang" else replica["pid"], signal.SIGKILL)
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == [], "no orphan"
+    back = live.wait_for(
+        lambda s: (
+            [r["pid"] for r in s["replicas"]] not in ([], [replica["pid"]])
+            and replica["pid"] not in [r["pid"] for r in s["replicas"]]
+        ),
+        timeout_s=150,
+        what="another replica",
+    )
+    assert back["replicas"][0]["version"] == back["version"] >= status["version"]
+    _until_answered(live)
+    assert live.status()["turns"]["adds_up"]
+
+
+def _until_answered(live: Live) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            reply = live.client().chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "tell me about plants"}], max_tokens=8
+            )
+            assert reply.choices[0].finish_reason in ("stop", "length")
+            return
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+
+
+def test_a_stopped_deployment_leaves_no_sglang_behind(live: Live) -> None:
+    assert len(servers(live)) >= 2
+    assert live.stop() == []
+    assert [
+        p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("RAY_TMPDIR") == str(live.folder)
+    ] == []

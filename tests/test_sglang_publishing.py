@@ -1,0 +1,213 @@
+"""Weights change under a real SGLang: spans are exact, prefixes are computed anew, and a failure costs only a hold."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clawrl.engine.errors import EngineError, WeightsRefused
+from clawrl.engine.protocol import ScoreRequest
+from clawrl.engine.sglang import SglangEngine
+from clawrl.messages import FinishReason
+from tests.engine_tools import Answer, cold_model_logps, generate
+from tests.sglang_kit import Loop, Publisher, cold_model, needs_sglang, other_weights, running_sglang
+
+pytestmark = needs_sglang
+PROMPT = list(range(20, 60))
+Running = tuple[Loop, SglangEngine]
+
+
+@pytest.fixture
+def running(tiny_sglang: Running) -> Running:
+    return tiny_sglang
+
+
+@pytest.fixture
+def folder(tiny_qwen3_folder: Path) -> Path:
+    return tiny_qwen3_folder
+
+
+@pytest.fixture
+def publisher(running: Running, tmp_path: Path) -> Publisher:
+    return Publisher(running[1], tmp_path)
+
+
+def spans_of(answer: Answer) -> list[tuple[int, int, int]]:
+    return [(span.start, span.end, span.version) for span in answer.chunks[-1].spans or ()]
+
+
+async def long_answer(engine: SglangEngine, tokens: int = 300) -> Answer:
+    """Greedy, so that no end token comes by chance: these weights never choose it."""
+    return await generate(engine, PROMPT, max_tokens=tokens, temperature=0.0)
+
+
+async def publish_under_way(engine: SglangEngine, publisher: Publisher, version: int, tensors: Any) -> Answer:
+    answering = asyncio.create_task(long_answer(engine))
+    await asyncio.sleep(0.6)
+    assert not answering.done()
+    await publisher.publish(version, tensors)
+    return await answering
+
+
+def greedy_logps(model: torch.nn.Module, answer: Answer) -> np.ndarray:
+    return cold_model_logps(model, answer, 1.0)
+
+
+def test_a_publish_in_the_middle_of_an_answer_gives_the_spans_that_cold_engines_agree_with(
+    running: Running, publisher: Publisher, folder: Path
+) -> None:
+    loop, engine = running
+    start, tensors = engine.version, other_weights(folder, 1)
+    before = cold_model(folder) if start == 0 else None
+    answer = loop.run(publish_under_way(engine, publisher, start + 1, tensors))
+    after = cold_model(folder, tensors)
+    (first, second) = spans_of(answer)
+    assert first[2] == start and second == (first[1], len(answer.ids), start + 1) and first[1] > 0
+    cold = greedy_logps(after, answer)
+    np.testing.assert_allclose(answer.logps[first[1] :], cold[first[1] :], atol=1e-4)
+    if before is not None:
+        np.testing.assert_allclose(answer.logps[: first[1]], greedy_logps(before, answer)[: first[1]], atol=1e-4)
+    # And the tokens are those which a cold engine with the new weights would go on with.
+    ids = [*PROMPT, *answer.ids[: first[1]].tolist()]
+    with torch.no_grad():
+        for token in answer.ids[first[1] : first[1] + 20].tolist():
+            assert int(after(torch.tensor([ids])).logits[0, -1].argmax()) == token
+            ids.append(token)
+
+
+def test_a_prefix_that_was_cached_before_a_publish_is_computed_anew_after_it(
+    running: Running, publisher: Publisher, folder: Path
+) -> None:
+    loop, engine = running
+    loop.run(long_answer(engine, 20))
+    tensors = other_weights(folder, 2)
+    loop.run(publisher.publish(engine.version + 1, tensors))
+    answer = loop.run(generate(engine, PROMPT, max_tokens=30, temperature=1.0))
+    np.testing.assert_allclose(answer.logps, cold_model_logps(cold_model(folder, tensors), answer), atol=1e-4)
+    assert {version for _, _, version in spans_of(answer)} == {engine.version}
+
+
+def test_a_version_from_disk_is_as_one_that_was_sent(running: Running, publisher: Publisher, folder: Path) -> None:
+    loop, engine = running
+    tensors = other_weights(folder, 3)
+    loop.run(publisher.from_disk(engine.version + 1, tensors))
+    report = loop.run(engine.commit(engine.version + 1))
+    assert report.hold_s > 0 and engine.version == report.version
+    answer = loop.run(generate(engine, PROMPT, max_tokens=30, temperature=1.0))
+    np.testing.assert_allclose(answer.logps, cold_model_logps(cold_model(folder, tensors), answer), atol=1e-4)
+
+
+@pytest.mark.parametrize("stop_after", [0, 1])
+def test_a_trainer_that_dies_in_the_middle_leaves_the_old_version_answering(
+    running: Running, publisher: Publisher, folder: Path, stop_after: int
+) -> None:
+    loop, engine = running
+    served = other_weights(folder, 4)
+    version = engine.version + 1
+    loop.run(publisher.publish(version, served))
+    failures = engine.stats()["failed_loads"]
+
+    async def story() -> Answer:
+        answering = asyncio.create_task(long_answer(engine))
+        await asyncio.sleep(0.4)
+        with pytest.raises(WeightsRefused):
+            await publisher.by_broadcast(version + 1, other_weights(folder, 5), stop_after=stop_after)
+        return await answering
+
+    answer = loop.run(story())
+    assert engine.version == version and spans_of(answer) == [(0, 300, version)]
+    np.testing.assert_allclose(answer.logps, greedy_logps(cold_model(folder, served), answer), atol=1e-4)
+    assert engine.stats()["failed_loads"] == failures + 1 and engine.stats()["last_failed_load"]["hold_ms"] > 0
+    engine.health()
+    loop.run(publisher.publish(version + 2, other_weights(folder, 6)))
+    assert engine.version == version + 2
+
+
+def test_weights_that_arrive_other_than_they_were_published_are_noticed_and_taken_back(
+    running: Running, publisher: Publisher, folder: Path
+) -> None:
+    """One value of one tensor differs on the wire from what the snapshot's digest vouches for."""
+    loop, engine = running
+    served = other_weights(folder, 7)
+    version = engine.version + 1
+    loop.run(publisher.publish(version, served))
+    weights = engine._weights
+    assert weights is not None
+    expect = weights._expect
+
+    def expect_otherwise(*asked: Any) -> Any:
+        (rank,) = expect(*asked)
+        return [{**rank, "model.layers.1.mlp.down_proj.weight": "0" * 16}]
+
+    weights._expect = expect_otherwise  # type: ignore[method-assign]
+    try:
+        with pytest.raises(WeightsRefused, match=r"1 of SGLang's parameters .* model\.layers\.1\.mlp\.down_proj"):
+            loop.run(publisher.by_broadcast(version + 1, other_weights(folder, 8)))
+    finally:
+        weights._expect = expect  # type: ignore[method-assign]
+    answer = loop.run(generate(engine, PROMPT, max_tokens=20, temperature=1.0))
+    np.testing.assert_allclose(answer.logps, cold_model_logps(cold_model(folder, served), answer), atol=1e-4)
+
+
+def test_twenty_publishes_under_load_fail_no_request(
+    running: Running, publisher: Publisher, folder: Path, record_property: Any
+) -> None:
+    loop, engine = running
+    versions = [other_weights(folder, seed) for seed in (10, 11)]
+    start = engine.version
+
+    async def user(done: asyncio.Event, answers: list[Answer]) -> None:
+        while not done.is_set():
+            answers.append(await generate(engine, PROMPT, max_tokens=24, temperature=1.0))
+
+    async def story() -> tuple[list[Answer], list[float]]:
+        done, answers, holds = asyncio.Event(), [], []
+        users = [asyncio.create_task(user(done, answers)) for _ in range(4)]
+        for number in range(20):
+            report = await publisher.publish(start + 1 + number, versions[number % 2])
+            holds.append(1000 * report.hold_s)
+        done.set()
+        await asyncio.gather(*users)
+        return answers, sorted(holds)
+
+    answers, holds = loop.run(story(), 200.0)
+    assert len(answers) > 20 and all(a.finish in (FinishReason.STOP, FinishReason.LENGTH) for a in answers)
+    assert len({version for a in answers for _, _, version in spans_of(a)}) >= 10
+    record_property("hold_ms_p50", round(holds[9], 1))
+    record_property("hold_ms_p95", round(holds[18], 1))
+
+
+@pytest.mark.nightly
+def test_in_the_mode_abort_answers_go_on_where_they_were(folder: Path, tmp_path: Path) -> None:
+    """SGLang ends every request then; the engine submits them anew, and nobody sees a seam."""
+    with running_sglang(folder, sglang={"pause_mode": "abort"}) as (loop, engine):
+        tensors = other_weights(folder, 1)
+        answer = loop.run(publish_under_way(engine, Publisher(engine, tmp_path), 1, tensors))
+        (first, second) = spans_of(answer)
+        assert (first[2], second[2], second[1]) == (0, 1, 300) and answer.finish is FinishReason.LENGTH
+        np.testing.assert_allclose(
+            answer.logps[first[1] :], greedy_logps(cold_model(folder, tensors), answer)[first[1] :], atol=1e-4
+        )
+        # A hang is no reason to hold for ever: a load that cannot end makes the replica unhealthy.
+        weights = engine._weights
+        assert weights is not None
+        weights._break("it hangs")
+        with pytest.raises(EngineError, match="it hangs"):
+            engine.health()
+
+
+@pytest.mark.nightly
+def test_two_tensor_parallel_ranks_take_a_version_and_verify_both_halves(folder: Path, tmp_path: Path) -> None:
+    with running_sglang(folder, tp_size=2) as (loop, engine):
+        tensors = other_weights(folder, 1)
+        loop.run(Publisher(engine, tmp_path).publish(1, tensors), 120.0)
+        assert len(engine._weights._good.checksums) == 2  # type: ignore[union-attr]
+        answer = loop.run(generate(engine, PROMPT, max_tokens=30, temperature=1.0))
+        np.testing.assert_allclose(answer.logps, cold_model_logps(cold_model(folder, tensors), answer), atol=1e-4)
+        asked = [ScoreRequest(ids=np.array(PROMPT, dtype=np.int32), start=4)]
+        assert len(loop.run(engine.score(asked))[0].logps) == len(PROMPT) - 4
