@@ -27,6 +27,9 @@ class EngineConfig(StrictConfig):
     """``kv_blocks * page_size`` tokens fit the cache at once; requests beyond that wait their turn."""
 
     kind: Literal["transformers", "sglang"] = "transformers"
+    device: Literal["auto", "cuda", "cpu"] = Field(
+        "auto", description="auto: the GPU that this process sees (a replica's num_gpus), else the CPU"
+    )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     context_length: int = Field(2048, gt=0, description="prompt + response tokens of one request")
     max_running_requests: int = Field(8, gt=0)
@@ -45,6 +48,8 @@ class EngineConfig(StrictConfig):
     def _settings_are_for_this_kind(self) -> "EngineConfig":
         if self.kind != "sglang" and "sglang" in self.model_fields_set:
             raise ValueError("the settings under sglang are for kind: sglang; remove them or set that kind")
+        if self.kind == "sglang" and "device" in self.model_fields_set:
+            raise ValueError("device is for kind: transformers; set sglang.device instead")
         return self
 
     @model_validator(mode="after")
