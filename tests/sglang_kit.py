@@ -24,7 +24,7 @@ from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous
 
 T = TypeVar("T")
 PYTHON = os.environ.get("CLAWRL_SGLANG_PYTHON", "")
-SGLANG = {"python": "env:CLAWRL_SGLANG_PYTHON", "device": "cpu", "boot_timeout_s": 240}
+SGLANG = {"python": "env:CLAWRL_SGLANG_PYTHON", "boot_timeout_s": 240}
 
 
 def why_not() -> str | None:
@@ -42,6 +42,7 @@ needs_sglang = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 def sglang_config(**changes: Any) -> EngineConfig:
     settings: dict[str, Any] = {
         "kind": "sglang",
+        "device": "cpu",
         "dtype": "float32",
         "context_length": 512,
         "max_running_requests": 4,

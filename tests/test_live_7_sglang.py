@@ -24,6 +24,7 @@ pytestmark = needs_sglang
 def live(tiny_qwen3_folder: Path) -> Iterator[Live]:
     engine = {
         "kind": "sglang",
+        "device": "cpu",
         "sglang": SGLANG,
         "dtype": "float32",
         "context_length": 512,

@@ -39,7 +39,7 @@ def build_tiny_model(
 ) -> Path:
     """Write a random tiny model and its tokenizer into ``folder`` and return it. Same seed, same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = _train_tokenizer(vocab_size)
+    tokenizer = train_tokenizer(vocab_size)
     tokenizer.save_pretrained(folder)
     make_config, make_model = _KINDS[kind]
     config = make_config(
@@ -62,7 +62,7 @@ def build_tiny_model(
     return folder
 
 
-def _train_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()

@@ -99,6 +99,10 @@ class Batcher:
             # Shared blocks would keep keys and values of an older version alive across a swap.
             allow_block_sharing=False,
             use_async_batching=False,
+            # A captured graph would go on reading the tensors that a swap replaced, and flash attention, to which a
+            # GPU with its kernels is switched unasked, captures by default; scoring, too, is by plain sdpa.
+            use_cuda_graph=False,
+            auto_switch_to_flash=False,
             page_size=config.page_size,
             num_blocks=config.kv_blocks,
             max_batch_tokens=config.max_batch_tokens,

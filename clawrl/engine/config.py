@@ -18,7 +18,6 @@ class SglangConfig(StrictConfig):
         "",
         description="the interpreter that has sglang, or env:VARIABLE that names it; empty: the one that runs clawrl",
     )
-    device: Literal["cuda", "cpu"] = "cuda"
     pause_mode: Literal["retract", "abort", "in_place"] = Field(
         "retract",
         description="what becomes of running requests when weights change: retract and abort compute their prefixes "
@@ -43,6 +42,10 @@ class EngineConfig(StrictConfig):
     """``kv_blocks * page_size`` tokens fit the cache at once; requests beyond that wait their turn."""
 
     kind: Literal["transformers", "sglang"] = "transformers"
+    device: Literal["auto", "cuda", "cpu"] = Field(
+        "auto",
+        description="auto: the GPU that this process sees (a replica's num_gpus), else the CPU; for sglang it is cuda",
+    )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     context_length: int = Field(2048, gt=0, description="prompt + response tokens of one request")
     max_running_requests: int = Field(8, gt=0)
@@ -59,9 +62,15 @@ class EngineConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _settings_are_for_this_kind(self) -> "EngineConfig":
-        if self.kind != "sglang" and "sglang" in self.model_fields_set:
+        # By value: a configuration that was written out and read back has every field set.
+        if self.kind != "sglang" and self.sglang != SglangConfig():
             raise ValueError("the settings under sglang are for kind: sglang; remove them or set that kind")
         return self
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether SGLang runs on GPUs."""
+        return self.kind == "sglang" and self.device != "cpu"
 
     @model_validator(mode="after")
     def _cache_holds_one_request(self) -> "EngineConfig":

@@ -2,20 +2,21 @@
 
 `Grammars` belongs to a tokenizer and is dear to make (a second); a `Follower` belongs to one answer. Neither raises
 while tokens are drawn, since that would end the answers of everybody else: what cannot go on may only end.
+llguidance is imported with the first schema: an engine that only scores, or is measured, does without.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLTokenizer
-from llguidance.hf import from_tokenizer
-from llguidance.numpy import fill_next_token_bitmask
 from transformers import PreTrainedTokenizerBase
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 # As models are used to seeing JSON. Free whitespace would let a small one go on with it for ever.
 _SPELLING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -45,6 +46,8 @@ class Follower:
 
     def mask(self, ids: Sequence[int]) -> npt.NDArray[np.bool_]:
         """bool[V]: what may follow these tokens; never nothing."""
+        from llguidance.numpy import fill_next_token_bitmask
+
         fresh = list(ids[self._seen :])
         self._seen = len(ids)
         if fresh and not self._matcher.is_stopped():
@@ -70,6 +73,8 @@ class Grammars:
 
     def follower(self, schema: str) -> Follower:
         """For an answer that begins. May take long enough to be felt by others. Raises `SchemaRefused`."""
+        from llguidance import LLMatcher
+
         try:
             grammar = LLMatcher.grammar_from_json_schema(schema, defaults=_SPELLING)
         except ValueError as error:
@@ -80,6 +85,8 @@ class Grammars:
         return Follower(matcher, self._vocab_size, self._eos_ids)
 
     def _tokens(self) -> LLTokenizer:
+        from llguidance.hf import from_tokenizer
+
         with self._lock:
             if self._known is None:
                 self._known = from_tokenizer(self._tokenizer, n_vocab=self._vocab_size, eos_token=self._eos_ids)

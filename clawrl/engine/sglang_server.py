@@ -129,7 +129,7 @@ def launch_arguments(folder: Path, config: EngineConfig, port: int, key: str) ->
         # As models are used to seeing JSON; free whitespace lets a small one go on with it for ever.
         "--constrained-json-disable-any-whitespace",
     ]
-    if config.sglang.device == "cpu":
+    if config.device == "cpu":
         flags += [*_CPU_FLAGS, "--chunked-prefill-size", str(max(config.max_batch_tokens, config.page_size))]
     else:
         flags += ["--mem-fraction-static", str(config.sglang.memory_fraction)]
@@ -143,7 +143,7 @@ def launch_environment(config: EngineConfig, inherited: Mapping[str, str]) -> di
     environment = {name: value for name, value in inherited.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     # Torch threads of a child that shares its cores; on GPUs nothing depends on it.
     environment["OMP_NUM_THREADS"] = str(config.threads)
-    if config.sglang.device == "cpu":
+    if config.device == "cpu":
         environment["SGLANG_USE_CPU_ENGINE"] = "1"
         if config.tp_size > 1:
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in _cores(config.tp_size))

@@ -2,8 +2,9 @@
 
 `Staging` owns the half-received tensors of at most one manifest. Nothing here touches a live model:
 `begin` checks that the manifest describes exactly the tensors the engine holds; the last bucket's
-`receive` checks the digest over all bytes, once, which is this engine's vote on the publish; `take` gives
-verified tensors away. Anything else raises `WeightsRefused` and the version that serves goes on.
+`receive` checks the digest over all bytes, once, which is this engine's vote on the publish, and moves what it
+verified to the engine's device, so that a commit copies nothing; `take` gives the tensors away. Anything else
+raises `WeightsRefused` and the version that serves goes on.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from clawrl.weights.manifest import as_bytes, digest_of, unpack_bucket
 
 
 class Staging:
-    """``expected`` maps tensor names to what the engine holds, in order."""
+    """``expected`` maps tensor names to what the engine holds, in order; ``device`` is where it holds them."""
 
-    def __init__(self, expected: Mapping[str, TensorSpec]) -> None:
+    def __init__(self, expected: Mapping[str, TensorSpec], device: torch.device | None = None) -> None:
         self._expected = dict(expected)
+        self._device = device or torch.device("cpu")
         self._manifest: WeightManifest | None = None
         self._tensors: dict[str, torch.Tensor] = {}
         self._arrived: set[int] = set()
@@ -71,6 +73,11 @@ class Staging:
                 raise WeightsRefused(
                     f"version {manifest.version}: digest {found[:12]} differs from {manifest.digest[:12]}"
                 )
+            for name, tensor in self._tensors.items():
+                self._tensors[name] = tensor.to(self._device)
+            if self._device.type == "cuda":
+                # Sampling reads the weights on a stream of its own, which does not wait for this thread's copies.
+                torch.cuda.synchronize(self._device)
 
     def take(self, version: int) -> dict[str, torch.Tensor]:
         """The complete, verified tensors of ``version``; the staging area is empty afterwards."""

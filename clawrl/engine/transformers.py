@@ -2,7 +2,9 @@
 
 Owns one model, its cache and the requests running on it; everything happens on one event loop, with
 forward passes on other threads. Results are token-exact: ids and log-probs are what the loop sampled, each
-stamped with the version whose weights were in place when it was sampled.
+stamped with the version whose weights were in place when it was sampled. Everything that comes in or goes out is on
+the CPU (a bucket of weights may be anywhere); the model, its cache and a version that waits to be committed are on
+``config.device``.
 
 A commit swaps tensors between two forward passes and submits every running request anew as
 ``prompt + generated``: its prefix is recomputed under the new weights, so a token after the swap has the
@@ -121,7 +123,9 @@ class TransformersEngine:
     async def start(self) -> None:
         torch.set_num_threads(self._config.threads)
         self._model, self._tokenizer = await asyncio.to_thread(self._load)
-        self._staging = Staging({name: spec_of(name, p) for name, p in self.model.named_parameters()})
+        self._staging = Staging(
+            {name: spec_of(name, p) for name, p in self.model.named_parameters()}, self.model.device
+        )
         if self._generates:
             model, generation = self.model.config, self.model.generation_config
             self._eos_ids = end_ids(model.eos_token_id, generation.eos_token_id, self._tokenizer.eos_token_id)
@@ -309,13 +313,14 @@ class TransformersEngine:
     def _install(self, tensors: dict[str, torch.Tensor], version: int) -> None:
         # Pointer swaps: no copy while sampling stands still. Tied modules share the parameter and follow.
         for name, parameter in self.model.named_parameters():
-            parameter.data = tensors[name].to(parameter.device)
+            parameter.data = tensors[name]
         self._prefixes.clear()
         self._version = version
 
     # -- loading ------------------------------------------------------------------------------------
 
     def _load(self) -> tuple[Any, PreTrainedTokenizerBase]:
+        device = choose_device(self._config.device)
         tokenizer = AutoTokenizer.from_pretrained(self._folder)
         model = AutoModelForCausalLM.from_pretrained(
             self._folder, dtype=getattr(torch, self._config.dtype), attn_implementation="sdpa"
@@ -326,9 +331,19 @@ class TransformersEngine:
             raise EngineError(
                 f"engine.context_length is {self._config.context_length}, but the model knows only {limit} positions"
             )
-        return model, tokenizer
+        return model.to(device), tokenizer
 
     def _loop_of_generation(self) -> Batcher:
         if self._batcher is None:
             raise EngineError("this engine was not started to generate")
         return self._batcher
+
+
+def choose_device(asked: str) -> torch.device:
+    """Where ``engine.device`` puts the model. Raises `EngineError` where there is no such device."""
+    sees_a_gpu = torch.cuda.is_available()
+    if asked == "cuda" and not sees_a_gpu:
+        raise EngineError("engine.device is cuda, but torch sees no GPU here: give the replica num_gpus, or set cpu")
+    if asked == "auto":
+        asked = "cuda" if sees_a_gpu else "cpu"
+    return torch.device(asked)

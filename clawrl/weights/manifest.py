@@ -1,7 +1,7 @@
 """Turn a model's tensors into a manifest and byte buckets, and back.
 
-Pure functions over torch tensors on the CPU. The byte order is the tensor order; a bucket is the
-concatenated bytes of whole tensors, so that no dtype is ever cut in half, and a tensor larger than the
+Pure functions over torch tensors; what is unpacked is on its bucket's device. The byte order is the tensor order; a
+bucket is the concatenated bytes of whole tensors, so that no dtype is ever cut in half, and a tensor larger than the
 bucket size travels alone. The digest is over every byte in order together with names, dtypes and shapes.
 """
 
@@ -92,7 +92,7 @@ def unpack_bucket(
     offset = 0
     for spec in manifest.tensors[start:end]:
         size = byte_size(spec)
-        tensor = torch.empty(spec.shape, dtype=dtype_of(spec))
+        tensor = torch.empty(spec.shape, dtype=dtype_of(spec), device=data.device)
         as_bytes(tensor).copy_(data[offset : offset + size])
         offset += size
         yield spec, tensor
@@ -103,5 +103,5 @@ def digest_of(specs: Sequence[TensorSpec], payloads: Iterator[torch.Tensor]) -> 
     digest = hashlib.sha256()
     for spec, payload in zip(specs, payloads, strict=True):
         digest.update(f"{spec.name}|{spec.dtype}|{spec.shape}|".encode())
-        digest.update(payload.numpy().data)
+        digest.update(payload.cpu().numpy().data)
     return digest.hexdigest()
