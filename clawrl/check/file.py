@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from rich.table import Table
 
 from clawrl.check.clashes import OPEN_HOSTS, Claims, Listener, StateClaim
+from clawrl.check.interpreters import look_at_interpreters
 
 if TYPE_CHECKING:
     from clawrl.config import Deployment
@@ -75,7 +76,9 @@ def check_file(file: Path) -> CheckReport:
             needs += found
             problems += wrong
             states.append(_state(f"{path}.args", deployment))
-            notes += [f"{path}.args.{line}" for line in deployment.sizes().notes]
+            seen = look_at_interpreters(deployment)
+            problems += [f"{path}.args.{line}" for line in seen.problems]
+            notes += [f"{path}.args.{line}" for line in (*deployment.sizes().notes, *seen.notes)]
         problems += _exposure_problems(document, path, application)
     if not needs and not problems:
         problems.append(f"applications: none is ours; one needs an import_path that starts with {_OURS!r}")
