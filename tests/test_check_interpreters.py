@@ -137,5 +137,12 @@ def test_check_of_interpreters_that_are_elsewhere_is_notes_and_exits_with_0(tmp_
         assert line in result.output
 
 
+def test_one_interpreter_that_is_missing_twice_is_said_once(tiny_folder: Path) -> None:
+    judge = {"kind": "sglang", "context_length": 1024, "sglang": {"python": "/no/such/python", "device": "cpu"}}
+    args = document(tiny_folder, "/no/such/python", "gloo", judge__engine=judge)["applications"][0]["args"]
+    (note,) = look_at_interpreters(Deployment.model_validate(args)).notes
+    assert note.startswith("policy.engine.sglang.python, judge.engine.sglang.python: /no/such/python is not")
+
+
 def test_a_name_that_is_looked_up_elsewhere_is_not_missing_here(tiny_folder: Path) -> None:
     assert look(tiny_folder, "some-python", sys.executable, transport="gloo") == Findings()

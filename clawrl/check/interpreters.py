@@ -47,11 +47,15 @@ class Findings:
 
 def look_at_interpreters(deployment: Deployment, own: str = sys.executable, timeout_s: float = _TIMEOUT_S) -> Findings:
     """``own`` is the interpreter that runs clawrl, and so the trainer."""
-    notes = []
+    missing: dict[Path, list[str]] = {}
     for part, engine in (("policy", deployment.policy.engine), ("judge", deployment.judge.engine)):
         path = Path(engine.sglang.python)
         if engine.kind == "sglang" and path.is_absolute() and not path.exists():
-            notes.append(f"{part}.engine.sglang.python: {path} is not on this machine; each one that runs it needs it")
+            missing.setdefault(path, []).append(f"{part}.engine.sglang.python")
+    notes = [
+        f"{', '.join(fields)}: {path} is not on this machine; each one that runs the engine needs it"
+        for path, fields in missing.items()
+    ]
     if deployment.publish.transport != "nccl":
         return Findings(notes=tuple(notes))
     problems, more = _compare(deployment.policy.engine.sglang.python, own, timeout_s)
