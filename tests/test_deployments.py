@@ -156,3 +156,12 @@ def test_every_pod_has_the_key_and_the_shared_home_on_the_claimed_volume() -> No
         for line in (REPOSITORY / "constraints.txt").read_text().split()
         if line[:5] == "ray=="
     )
+
+
+def test_the_guide_to_installing_names_what_the_deployments_expect() -> None:
+    guide = (REPOSITORY / "docs" / "install.md").read_text()
+    args = Deployment.model_validate(yaml.safe_load((FOLDER / "openclaw.yaml").read_text())["applications"][0]["args"])
+    folder = str(Path(args.policy.engine.sglang.python).parent.parent)
+    assert f"python3 -m venv {folder}\n" in guide and f"{args.policy.engine.sglang.python}\n" in guide
+    assert "REGISTRY/clawrl:VERSION" in guide and "create secret generic clawrl --from-literal=api-key=" in guide
+    assert "(docs/install.md)" in (REPOSITORY / "README.md").read_text()
