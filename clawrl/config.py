@@ -200,6 +200,7 @@ class Deployment(StrictConfig):
                     dtype=trainer.training.dtype,
                     world_size=trainer.training.world_size,
                     reference=build_method(trainer.method).needs_reference,
+                    adapters=trainer.training.lora is not None,
                 ),
             ]
         )

@@ -54,7 +54,7 @@ each = pytest.mark.parametrize("serve_file", FILES, ids=lambda file: file.stem, 
 
 
 def test_every_file_is_expected_here() -> None:
-    assert {file.stem for file in FILES} <= GPUS.keys() and len(FILES) >= 4
+    assert {file.stem for file in FILES} <= GPUS.keys() and len(FILES) == 5
 
 
 @each
@@ -96,6 +96,13 @@ def test_the_large_ones_learn_with_the_references_figures(name: str) -> None:
     assert engine.context_length == 32_768 and engine.sglang.boot_timeout_s >= 600
     assert deployment.judge.verdict.votes == deployment.judge.hints.votes == 3
     assert training.tp_size == 4 and engine.tp_size == deployment.judge.engine.tp_size == 2
+
+
+def test_the_small_one_trains_adapters_on_every_projection_of_a_layer() -> None:
+    args = yaml.safe_load((FOLDER / "openclaw-lora.yaml").read_text())["applications"][0]["args"]
+    lora = Deployment.model_validate(args).trainer.training.lora
+    assert lora is not None and (lora.rank, lora.alpha) == (16, 32.0)
+    assert set(lora.targets) == {f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")}
 
 
 def test_two_nodes_are_kept_apart_by_what_each_says_it_is_for() -> None:

@@ -215,6 +215,15 @@ def test_a_trainer_is_refused_only_when_its_state_alone_is_too_much() -> None:
     assert sized(2, reference=True).words == "76.3 of 79.0 GiB"
 
 
+def test_a_trainer_of_adapters_holds_the_weights_once() -> None:
+    shape = KNOWN["Qwen/Qwen3-8B"]
+    assert trainer_bytes(shape, "bfloat16", 2, reference=True, adapters=True) == parameters(shape)
+    small: dict[str, Any] = {"reference": False, "num_gpus": 1.0, "gpu": "a GPU's 22 GiB (L4)"}
+    assert fit_trainer(shape, "bfloat16", 1, adapters=True, gib=22.0, **small).words == "15.3 of 22.0 GiB"
+    problem = fit_trainer(shape, "bfloat16", 1, adapters=True, gib=14.5, **small).problem or ""
+    assert problem.startswith("training.fsdp_size: the frozen weights alone need 15.3 GiB on each of 1 GPUs")
+
+
 def test_half_a_gpu_holds_half_a_trainer() -> None:
     words: dict[str, Any] = {"reference": False, "gib": 80.0, "gpu": "a GPU's 80 GiB"}
     assert fit_trainer(QWEN, "bfloat16", 1, num_gpus=1.0, **words).problem is None

@@ -65,9 +65,16 @@ def fit_engine(shape: Architecture, engine: EngineConfig, *, gib: float, num_gpu
     return Fit(needed=needed, available=budget, problem=problem)
 
 
-def trainer_bytes(shape: Architecture, dtype: str, world_size: int, *, reference: bool = False) -> float:
-    """The least that each rank holds between two steps. ``reference`` is a second, frozen copy of the weights."""
+def trainer_bytes(
+    shape: Architecture, dtype: str, world_size: int, *, reference: bool = False, adapters: bool = False
+) -> float:
+    """The least that each rank holds between two steps. ``reference`` is a second, frozen copy of the weights.
+
+    With ``adapters`` only the frozen weights count, which are nearly all of it; they are their own reference.
+    """
     weight = DTYPE_BYTES[dtype]
+    if adapters:
+        return parameters(shape) * weight / world_size
     # A float32 weight that is not sharded is its own master.
     master = 0 if weight == _MASTER and world_size == 1 else _MASTER
     each = weight + master + _GRADIENT + _MOMENTS + weight * reference
@@ -80,16 +87,18 @@ def fit_trainer(
     world_size: int,
     *,
     reference: bool,
+    adapters: bool = False,
     gib: float,
     num_gpus: float,
     gpu: str,
 ) -> Fit:
     available = gib * min(1.0, num_gpus)
-    needed = trainer_bytes(shape, dtype, world_size, reference=reference) / GIB
+    needed = trainer_bytes(shape, dtype, world_size, reference=reference, adapters=adapters) / GIB
     if needed <= available:
         return Fit(needed=needed, available=available)
+    held = "the frozen weights" if adapters else "weights, gradients and Adam's state"
     problem = (
-        f"training.fsdp_size: weights, gradients and Adam's state alone need {needed:.1f} GiB on each of {world_size} "
+        f"training.fsdp_size: {held} alone need {needed:.1f} GiB on each of {world_size} "
         f"GPUs, but there are {available:.1f} of {gpu}; raise fsdp_size or tp_size, or take a smaller model"
     )
     return Fit(needed=needed, available=available, problem=problem)

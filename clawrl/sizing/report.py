@@ -58,6 +58,7 @@ class TrainerSeat(Seat):
     dtype: str
     world_size: int
     reference: bool
+    adapters: bool = False
 
     def fit(self, shape: Architecture, gib: float, gpu: str) -> Fit:
         return fit_trainer(
@@ -65,6 +66,7 @@ class TrainerSeat(Seat):
             self.dtype,
             self.world_size,
             reference=self.reference,
+            adapters=self.adapters,
             gib=gib,
             num_gpus=self.resources.num_gpus,
             gpu=gpu,
