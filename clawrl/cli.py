@@ -131,6 +131,9 @@ def check(
     problems = [f"{report.file}: {problem}" for report in reports for problem in report.problems] + clashes(claims)
     for problem in problems:
         errors.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+    for report in reports:
+        for note in report.notes:
+            console.print(f"{report.file}: {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
     for one in claims:
         seen = look(one, os.environ)
         for warning in seen.warnings:

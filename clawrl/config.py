@@ -6,7 +6,6 @@ a model is wrong here, by path and with a remedy: `problems` names what the sche
 (default ``~/.clawrl``).
 """
 
-import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +24,16 @@ from clawrl.models import ModelConfig
 from clawrl.plugins import is_dotted, load
 from clawrl.serving.auth import KeyRing
 from clawrl.serving.config import ServingConfig
+from clawrl.sizing.architecture import check_heads
+from clawrl.sizing.lookup import find_heads
+from clawrl.sizing.report import EngineSeat, SizingReport, TrainerSeat, size_up
+from clawrl.sizing.resources import Resources
 from clawrl.strict import StrictConfig
 from clawrl.training.config import TrainingConfig
 from clawrl.weights.config import PublishConfig
 
 _QUESTION_TOKENS = 256
 """The least that a judge's question takes by itself; how much it is for a tokenizer is known when the judge starts."""
-
-
-class Resources(StrictConfig):
-    """What one replica or rank reserves from Ray. CPUs are shares for the scheduler, not a limit on threads."""
-
-    num_cpus: float = Field(0.0, ge=0.0)
-    num_gpus: float = Field(0.0, ge=0.0)
 
 
 class PolicyArgs(StrictConfig):
@@ -151,10 +147,15 @@ class Deployment(StrictConfig):
         """What each actor reserves, by the defaults of `clawrl.graph`."""
         policy, judge, trainer = self.policy.resources, self.judge.resources, self.trainer.resources
         training = self.trainer.training
+        figures = {path: f", {words}" for path, words in self.sizes().words.items()}
+        least = figures.get("trainer", "").replace(", ", ", at least ")
+        tp_sizes = self.policy.engine.tp_size, self.judge.engine.tp_size
         return [
             Placement("Ingress", 1, 0.0, 0.0, "HTTP"),
-            Placement("Rollout", 1, policy.num_cpus, policy.num_gpus, f"policy, TP{self.policy.engine.tp_size}"),
-            Placement("Judge", 1, judge.num_cpus, judge.num_gpus, f"frozen, TP{self.judge.engine.tp_size}"),
+            Placement(
+                "Rollout", 1, policy.num_cpus, policy.num_gpus, f"policy, TP{tp_sizes[0]}{figures.get('policy', '')}"
+            ),
+            Placement("Judge", 1, judge.num_cpus, judge.num_gpus, f"frozen, TP{tp_sizes[1]}{figures.get('judge', '')}"),
             Placement("Supervisor", 1, 0.0, 0.0, "creates the two below"),
             Placement("Coordinator", 1, 0.0, 0.0, f"state in {self.state_path}"),
             Placement(
@@ -162,26 +163,84 @@ class Deployment(StrictConfig):
                 training.world_size,
                 trainer.num_cpus,
                 trainer.num_gpus,
-                f"ranks, TP{training.tp_size} x FSDP{training.fsdp_size}",
+                f"ranks, TP{training.tp_size} x FSDP{training.fsdp_size}{least}",
             ),
         ]
 
     def problems(self) -> list[str]:
-        """What is wrong, or not possible in this release, though every value has the right form."""
-        found = []
-        for path, engine in (("policy.engine", self.policy.engine), ("judge.engine", self.judge.engine)):
-            if engine.kind == "transformers" and engine.tp_size > 1:
-                found.append(f"{path}.tp_size: the transformers engine runs on one device; set 1")
-            try:
-                engine.sglang.interpreter(os.environ)
-            except ValueError as error:
-                found.append(f"{path}.sglang.{error}")
+        """What is wrong, or not possible, though every value has the right form."""
+        found = self._engine_problems() + self._transport_problems()
         try:
             KeyRing(self.serving, os.environ)
         except ValueError as error:
             found.append(f"serving.{error}")
         found += self._plugin_problems()
         found += self._model_problems()
+        found += self.sizes().problems
+        return found
+
+    def sizes(self) -> SizingReport:
+        """Whether each model fits its GPUs, as far as that can be known from here."""
+        trainer = self.trainer
+        return size_up(
+            [
+                EngineSeat(
+                    path="policy",
+                    model=self.policy.model,
+                    resources=self.policy.resources,
+                    engine=self.policy.engine,
+                ),
+                EngineSeat(
+                    path="judge", model=self.judge_model, resources=self.judge.resources, engine=self.judge.engine
+                ),
+                TrainerSeat(
+                    path="trainer",
+                    model=self.policy.model,
+                    resources=trainer.resources,
+                    dtype=trainer.training.dtype,
+                    world_size=trainer.training.world_size,
+                    reference=build_method(trainer.method).needs_reference,
+                    adapters=trainer.training.lora is not None,
+                ),
+            ]
+        )
+
+    def _engine_problems(self) -> list[str]:
+        """An engine and the GPUs of its replica have to be of one mind."""
+        found = []
+        for path, part in (("policy", self.policy), ("judge", self.judge)):
+            engine, gpus = part.engine, part.resources.num_gpus
+            try:
+                engine.sglang.interpreter(os.environ)
+            except ValueError as error:
+                found.append(f"{path}.engine.sglang.{error}")
+            if engine.kind == "transformers":
+                if engine.tp_size > 1:
+                    found.append(f"{path}.engine.tp_size: the transformers engine runs on one device; set 1")
+            elif not engine.on_gpu:
+                if gpus:
+                    found.append(
+                        f"{path}.resources.num_gpus: {gpus:g}, but {path}.engine.device is cpu; set 0, or device: cuda"
+                    )
+            elif gpus != engine.tp_size:
+                found.append(
+                    f"{path}.resources.num_gpus: {gpus:g}, but the engine needs one for each of "
+                    f"{path}.engine.tp_size {engine.tp_size}; set {engine.tp_size}"
+                )
+        return found
+
+    def _transport_problems(self) -> list[str]:
+        """NCCL speaks from GPU to GPU, so both ends must be on one."""
+        if self.publish.transport != "nccl":
+            return []
+        found = []
+        engine = self.policy.engine
+        if not engine.on_gpu:
+            found.append(
+                "publish.transport: nccl needs policy.engine.kind sglang on device cuda; set those, or use gloo"
+            )
+        if not self.trainer.resources.num_gpus:
+            found.append("publish.transport: nccl needs a trainer on GPUs; set trainer.resources.num_gpus, or use gloo")
         return found
 
     def _plugin_problems(self) -> list[str]:
@@ -203,16 +262,11 @@ class Deployment(StrictConfig):
         return found
 
     def _model_problems(self) -> list[str]:
-        """Checks that need only the model's config.json, for models that are on this machine."""
-        folder = Path(self.policy.model.source).expanduser()
-        if importlib.util.find_spec("transformers") is None or not (folder / "config.json").is_file():
-            return []
-        from transformers import AutoConfig
-
-        from clawrl.training.model import check_parallel
-
+        """Whether the trainer can cut the model, if its heads are known here."""
+        heads = find_heads(self.policy.model)
         try:
-            check_parallel(AutoConfig.from_pretrained(folder), self.trainer.training.tp_size)
+            if heads is not None:
+                check_heads(*heads, self.trainer.training.tp_size)
         except ValueError as error:
             return [f"trainer.training.tp_size: {error}"]
         return []

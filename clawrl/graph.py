@@ -17,7 +17,7 @@ from clawrl.actors.ingress import Ingress
 from clawrl.actors.judge import Judge
 from clawrl.actors.rollout import Rollout
 from clawrl.actors.supervisor import Supervisor
-from clawrl.config import Deployment, Resources
+from clawrl.config import Deployment
 
 # Requests wait inside the replica, in order and up to a limit of our own, never in Serve's router.
 _UNLIMITED = 1_000_000
@@ -40,10 +40,10 @@ def app(args: Deployment) -> Application:
         graceful_shutdown_timeout_s=60,
     )
     judge = serve.deployment(Judge, name="Judge").options(
-        ray_actor_options=_resources(args.judge.resources), max_ongoing_requests=64, health_check_timeout_s=60
+        ray_actor_options=args.judge.resources.ray_options(), max_ongoing_requests=64, health_check_timeout_s=60
     )
     rollout = serve.deployment(Rollout, name="Rollout").options(
-        ray_actor_options=_resources(args.policy.resources),
+        ray_actor_options=args.policy.resources.ray_options(),
         max_ongoing_requests=_UNLIMITED,
         health_check_period_s=2,
         health_check_timeout_s=60,
@@ -55,7 +55,3 @@ def app(args: Deployment) -> Application:
     )
     judged = judge.bind(args)
     return ingress.bind(args, rollout.bind(args, supervisor.bind(args)), judged)
-
-
-def _resources(asked: Resources) -> dict[str, float]:
-    return {"num_cpus": asked.num_cpus, "num_gpus": asked.num_gpus}

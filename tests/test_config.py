@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray.train.torch
 import yaml
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
+from clawrl.actors.trainer_driver import TrainerDriver
 from clawrl.config import Deployment
 from clawrl.graph import NotDeployable, app
 from tests.live import REPOSITORY, tiny_deployment
@@ -29,16 +32,13 @@ def test_a_shipped_deployment_is_valid_and_binds_to_loopback(file: Path) -> None
     Deployment.model_validate(content["applications"][0]["args"])
 
 
-def test_laptop_has_no_problem_and_openclaw_says_that_its_engine_is_not_there_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_laptop_needs_no_gpu_and_openclaw_eight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAWRL_API_KEY", "k")
     loaded = {
         f.stem: Deployment.model_validate(yaml.safe_load(f.read_text())["applications"][0]["args"]) for f in FILES
     }
-    assert loaded["laptop"].problems() == []
-    problems = loaded["openclaw"].problems()
-    assert any("policy.engine.kind" in p and "later release" in p for p in problems)
+    assert loaded["laptop"].problems() == [] and loaded["openclaw"].problems() == []
+    assert sum(row.replicas * row.num_gpus for row in loaded["laptop"].placement()) == 0
     rows = {row.actor: row for row in loaded["openclaw"].placement()}
     assert sum(row.replicas * row.num_gpus for row in rows.values()) == 8
     assert rows["Trainer"].replicas == 4
@@ -168,3 +168,100 @@ def test_code_of_ones_own_that_cannot_be_had_is_named_with_its_field(
     monkeypatch.setenv("CLAWRL_TEST_KEY", "k")
     (problem,) = Deployment.model_validate(_args(tmp_path, **overrides)).problems()
     assert problem.startswith(f"{field}: 'no_such_module:") and "PYTHONPATH" in problem
+
+
+SHORT = {"dtype": "float32", "context_length": 512}
+ON_GPUS = {
+    "policy__engine": {"kind": "sglang", **SHORT, "tp_size": 2},
+    "policy__resources": {"num_gpus": 2},
+    "trainer__resources": {"num_gpus": 1},
+    "publish__transport": "nccl",
+}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        ({}, None),
+        ({"policy__engine": {**SHORT, "tp_size": 2}, "publish__transport": "gloo"}, "policy.engine.tp_size"),
+        ({"policy__resources": {"num_gpus": 1}}, "policy.resources.num_gpus: 1, but the engine needs one for each"),
+        ({"policy__resources": {}}, "policy.resources.num_gpus: 0, but the engine needs one for each"),
+        ({"judge__engine__kind": "sglang"}, "judge.resources.num_gpus: 0, but the engine needs one for each"),
+        ({"judge__engine": {"kind": "sglang", **SHORT, "device": "cpu"}}, None),
+        (
+            {
+                "judge__engine": {"kind": "sglang", **SHORT, "device": "cpu"},
+                "judge__resources": {"num_gpus": 1},
+            },
+            "judge.resources.num_gpus: 1, but judge.engine.device is cpu; set 0",
+        ),
+        ({"trainer__resources": {}}, "publish.transport: nccl needs a trainer on GPUs; set trainer.resources.num_gpus"),
+        (
+            {"policy__engine": {**SHORT}},
+            "publish.transport: nccl needs policy.engine.kind sglang on device cuda",
+        ),
+        (
+            {
+                "policy__engine": {"kind": "sglang", **SHORT, "device": "cpu"},
+                "policy__resources": {},
+            },
+            "publish.transport: nccl needs policy.engine.kind sglang on device cuda",
+        ),
+        ({"trainer__resources": {}, "publish__transport": "gloo"}, None),
+        ({"trainer__resources": {}, "publish__transport": "disk"}, None),
+    ],
+)
+def test_engine_gpus_and_transport_must_be_of_one_mind(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], problem: str | None
+) -> None:
+    monkeypatch.setenv("CLAWRL_TEST_KEY", "k")
+    found = Deployment.model_validate(_args(tiny_folder, **(ON_GPUS | overrides))).problems()
+    assert len(found) == (problem is not None) and all(problem and problem in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("resources", "wrong"),
+    [
+        (
+            {"num_gpus": 1, "accelerator_type": "H1000"},
+            r"'H1000' is unknown; use one of T4.*or say with gpu_memory_gib",
+        ),
+        ({"accelerator_type": "H100"}, "accelerator_type is of GPUs, but num_gpus is 0"),
+        ({"gpu_memory_gib": 3.0}, "gpu_memory_gib is of GPUs, but num_gpus is 0"),
+        ({"num_gpus": 1, "gpu_memory_gib": 0.0}, "gpu_memory_gib"),
+    ],
+)
+def test_a_gpu_that_cannot_be_is_refused(tmp_path: Path, resources: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValidationError, match=wrong):
+        Deployment.model_validate(_args(tmp_path, policy__resources=resources))
+
+
+def test_the_gpus_type_and_custom_resources_reach_serve_and_train(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAWRL_TEST_KEY", "k")
+    asked = {"num_cpus": 1, "num_gpus": 2, "accelerator_type": "H100", "custom": {"serving": 1}}
+    args = Deployment.model_validate(
+        _args(
+            tiny_folder,
+            **ON_GPUS
+            | {
+                "policy__resources": asked,
+                "trainer__resources": {"num_gpus": 1, "accelerator_type": "L4", "custom": {"training": 1}},
+            },
+        )
+    )
+    rollout = app(args)._bound_deployment.init_args[1]._bound_deployment
+    assert rollout.name == "Rollout"
+    wanted = {"num_cpus": 1.0, "num_gpus": 2.0, "accelerator_type": "H100", "resources": {"serving": 1.0}}
+    assert wanted.items() <= rollout.ray_actor_options.items()
+    # Serve takes no option that is not there, such as a type that is None.
+    assert args.judge.resources.ray_options() == {"num_cpus": 0.1, "num_gpus": 0.0}
+
+    monkeypatch.setattr(ray.train.torch, "TorchTrainer", lambda *_, **settings: SimpleNamespace(**settings))
+    driver = object.__new__(TrainerDriver)
+    driver._deployment = args
+    scaling = driver._trainer().scaling_config  # type: ignore[attr-defined]
+    assert scaling.accelerator_type == "L4"
+    ranks = scaling._resources_per_worker_not_none
+    assert ranks["GPU"] == 1 and ranks["training"] == 1 and "accelerator_type:L4" in ranks

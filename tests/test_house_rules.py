@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EDGES = {"cli", "check", "calibrate", "client", "status_view"}
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
-    "console", "guards", "contracts",
+    "console", "guards", "contracts", "sizing",
 }  # fmt: skip
 MAY_IMPORT_RAY = re.compile(r"actors/.*|graph\.py")
 RAY_SCHEMA_ONLY = {"check/file.py": {"ray.serve.schema"}}

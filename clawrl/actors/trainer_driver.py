@@ -64,8 +64,9 @@ class TrainerDriver:
         from clawrl.actors.train_loop import train_loop
 
         training = self._deployment.trainer.training
-        resources: dict[str, Any] = {"CPU": self._deployment.trainer.resources.num_cpus}
-        gpus = self._deployment.trainer.resources.num_gpus
+        asked = self._deployment.trainer.resources
+        resources: dict[str, Any] = {"CPU": asked.num_cpus, **asked.custom}
+        gpus = asked.num_gpus
         if gpus:
             resources["GPU"] = gpus
         return TorchTrainer(
@@ -73,7 +74,10 @@ class TrainerDriver:
             train_loop_config={"deployment": self._deployment.model_dump()},
             torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
             scaling_config=ScalingConfig(
-                num_workers=training.world_size, use_gpu=bool(gpus), resources_per_worker=resources
+                num_workers=training.world_size,
+                use_gpu=bool(gpus),
+                resources_per_worker=resources,
+                accelerator_type=asked.accelerator_type,
             ),
             run_config=RunConfig(
                 name="training",

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from rich.table import Table
 
 from clawrl.check.clashes import OPEN_HOSTS, Claims, Listener, StateClaim
+from clawrl.check.interpreters import look_at_interpreters
 
 if TYPE_CHECKING:
     from clawrl.config import Deployment
@@ -43,13 +44,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """``problems`` keep the file from being started.
+    """``problems`` keep the file from being started; ``notes`` say what could not be checked here.
 
     ``needs`` and ``claims`` are there once both schemas are satisfied, even then.
     """
 
     file: Path
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
     claims: Claims | None = None
 
@@ -61,6 +63,7 @@ def check_file(file: Path) -> CheckReport:
     if problems:
         return CheckReport(file=file, problems=tuple(problems))
     needs: list[Need] = []
+    notes: list[str] = []
     states: list[StateClaim] = []
     for index, application in enumerate(document["applications"]):
         path = f"applications[{index}]"
@@ -73,11 +76,14 @@ def check_file(file: Path) -> CheckReport:
             needs += found
             problems += wrong
             states.append(_state(f"{path}.args", deployment))
+            seen = look_at_interpreters(deployment)
+            problems += [f"{path}.args.{line}" for line in seen.problems]
+            notes += [f"{path}.args.{line}" for line in (*deployment.sizes().notes, *seen.notes)]
         problems += _exposure_problems(document, path, application)
     if not needs and not problems:
         problems.append(f"applications: none is ours; one needs an import_path that starts with {_OURS!r}")
     claims = Claims(file=file, listeners=_listeners(document), states=tuple(states)) if states else None
-    return CheckReport(file=file, problems=tuple(problems), needs=tuple(needs), claims=claims)
+    return CheckReport(file=file, problems=tuple(problems), notes=tuple(notes), needs=tuple(needs), claims=claims)
 
 
 def render_placement(report: CheckReport) -> Table:

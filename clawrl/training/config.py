@@ -7,6 +7,16 @@ from pydantic import Field
 from clawrl.strict import StrictConfig
 
 
+class LoraConfig(StrictConfig):
+    """Adapters of low rank on the named projections; everything else stays as it was."""
+
+    rank: int = Field(16, gt=0)
+    alpha: float = Field(32.0, gt=0.0, description="the adapter's output is scaled by alpha / rank")
+    targets: tuple[str, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
+    )
+
+
 class TrainingConfig(StrictConfig):
     """``tp_size * fsdp_size`` ranks train; the laptop has one. Lengths count prompt + response tokens."""
 
@@ -29,6 +39,7 @@ class TrainingConfig(StrictConfig):
     poll_s: float = Field(2.0, gt=0.0, le=5.0, description="idle ranks hear from rank 0 at least this often")
     max_failures: int = Field(-1, ge=-1, description="worker failures Ray Train restarts; -1 is no limit")
     threads: int = Field(2, gt=0)
+    lora: LoraConfig | None = Field(None, description="train adapters instead of all weights")
     seed: int = 0
 
     @property

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]
 
 from clawrl.loss import TokenDistribution, predictors
+from clawrl.sizing.architecture import check_heads
 from clawrl.training.batch import MicroBatch
 
 
@@ -33,13 +34,7 @@ def check_parallel(model_config: PretrainedConfig, tp_size: int) -> None:
     """Refuse a tensor-parallel size that would cut an attention head in two."""
     text: Any = model_config.get_text_config()
     heads = text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    for what, count in (("attention heads", heads), ("key/value heads", kv_heads)):
-        if count % tp_size:
-            fitting = [size for size in range(1, heads + 1) if heads % size == 0 and kv_heads % size == 0]
-            raise ValueError(
-                f"tp_size {tp_size} does not divide the model's {count} {what}; it can be one of {fitting}"
-            )
+    check_heads(heads, getattr(text, "num_key_value_heads", None) or heads, tp_size)
 
 
 def load_model(
