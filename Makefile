@@ -4,13 +4,15 @@
 #   TORCH_INDEX  where torch comes from, if not the default index. PyPI's torch brings CUDA along (gigabytes);
 #                for a machine without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #   DEMO_ARGS    passed to `clawrl demo`, see `clawrl demo --help`
-#   BENCH_ARGS   passed to bench/learning.py, see its --help
+#   BENCH_ARGS   passed to the bench, see the --help of its program
+#   SGLANG_PYTHON  the interpreter that has sglang; without it bench-publish leaves that engine out
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+SGLANG_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)
@@ -19,7 +21,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly test-agents bench-ingress bench-learning bench-collapse lint format clean
+.PHONY: help install demo test test-nightly test-agents bench-ingress bench-publish bench-learning bench-collapse lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -40,6 +42,9 @@ test-agents: $(VENV)/.installed-test ## OpenClaw, Codex and Claude Code, fetched
 
 bench-ingress: $(VENV)/.installed-demo $(VENV)-litellm/.installed ## the HTTP side against a bare engine and other gateways
 	$(BIN)/python -m bench.ingress --litellm $(VENV)-litellm/bin/litellm $(BENCH_ARGS)
+
+bench-publish: $(VENV)/.installed ## what new weights cost the answers in flight, against one call for each tensor
+	$(if $(SGLANG_PYTHON),CLAWRL_SGLANG_PYTHON='$(SGLANG_PYTHON)') $(BIN)/python -m bench.publish $(BENCH_ARGS)
 
 bench-learning: $(VENV)/.installed-demo ## every method on every preference, for hours; BENCH_ARGS=--quick for minutes
 	$(BIN)/python bench/learning.py $(BENCH_ARGS)
