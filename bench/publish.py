@@ -53,6 +53,9 @@ class Cell:
     transport: str
     bucket_mb: float | None
 
+    def __str__(self) -> str:
+        return self.transport if self.bucket_mb is None else f"{self.transport} in buckets of {self.bucket_mb:g} MB"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
@@ -104,7 +107,8 @@ class Bench:
                     mine = await self._ours(cell)
                     naive = await self._naive()
                 pairs.append(Pair(round=number, cell=cell, ours=mine, naive=naive))
-            print(f"{self._rig.name}: round {number + 1} of {rounds}", flush=True)
+                what = f"round {number + 1} of {rounds}, {cell}"
+                print(f"{self._rig.name}: {what}: {mine.whole_s:.2f} s, naive {naive.whole_s:.2f} s", flush=True)
         return Measured(pairs=pairs, check_s=statistics.median(self._checks))
 
     async def _ours(self, cell: Cell) -> Cost:
@@ -267,6 +271,8 @@ def main() -> None:
     work = Path(tempfile.mkdtemp(prefix="clawrl-bench-"))
     try:
         figures = asyncio.run(measure_all(asked, _model(asked, work), work))
+    except asyncio.CancelledError:
+        raise SystemExit("ended by a signal, with the engines and the trainer") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     report(figures)
