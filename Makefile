@@ -4,7 +4,7 @@
 #   TORCH_INDEX  where torch comes from, if not the default index. PyPI's torch brings CUDA along (gigabytes);
 #                for a machine without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #   DEMO_ARGS    passed to `clawrl demo`, see `clawrl demo --help`
-#   BENCH_ARGS   passed to bench/learning.py, see its --help
+#   BENCH_ARGS   passed to the bench, see the --help of its program
 #   ENGINE       sglang: the demo runs on SGLang instead of the embedded engine
 #   SGLANG_CPU   the environment in which SGLang runs on CPUs, kept for all clones of a user
 
@@ -13,6 +13,7 @@ VENV ?= .venv
 TORCH_INDEX ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+SGLANG_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)
@@ -32,7 +33,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly test-agents sglang-cpu bench-ingress bench-learning bench-collapse lint format clean
+.PHONY: help install demo test test-nightly test-agents sglang-cpu bench-ingress bench-publish bench-learning \
+	bench-collapse lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -54,6 +56,9 @@ test-agents: $(VENV)/.installed-test ## OpenClaw, Codex and Claude Code, fetched
 
 bench-ingress: $(VENV)/.installed-demo $(VENV)-litellm/.installed ## the HTTP side against a bare engine and other gateways
 	$(BIN)/python -m bench.ingress --litellm $(VENV)-litellm/bin/litellm $(BENCH_ARGS)
+
+bench-publish: $(VENV)/.installed $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## what new weights cost the answers in flight, by transport
+	$(BIN)/python -m bench.publish $(BENCH_ARGS)
 
 sglang-cpu: $(SGLANG_CPU)/.installed ## the environment in which SGLang runs on this CPU
 	@echo "CLAWRL_SGLANG_PYTHON=$(SGLANG_CPU)/bin/python"

@@ -1,8 +1,9 @@
-"""The learning bench for real: the quick one, end to end and called twice, and a policy that goes on learning."""
+"""The benches for real: the quick ones, end to end, and a policy that goes on learning."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,29 @@ def test_two_hundred_updates_past_holding_leave_the_policy_sound_which_takes_up_
     assert worst["least_accepted"] >= 0.5 and worst["fewest_words"] >= 5 and worst["most_truncated"] <= 0.5
     assert worst["least_fluency"] >= first["fluency"] - 0.5 and worst["least_lift"] >= first["lift"] / 2
     assert worst["most_kl"] <= 2.0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_the_quick_publish_bench_measures_every_way_beside_the_naive_one_and_leaves_nothing(tmp_path: Path) -> None:
+    figures, scratch = tmp_path / "figures.json", tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "bench.publish", "--quick", "--json", str(figures)]
+    environment = {name: value for name, value in os.environ.items() if name != "CLAWRL_SGLANG_PYTHON"}
+    environment["TMPDIR"] = str(scratch)
+    finished = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=580, check=False
+    )
+    assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
+    assert "sglang: SKIPPED" in finished.stdout and list(scratch.iterdir()) == []
+    found = json.loads(figures.read_text())
+    *ways, naive = found["table"]
+    assert [(row["way"], row["bucket_mb"]) for row in ways] == [
+        (transport, size) for transport in ("gloo", "disk") for size in (0.01, 0.1)
+    ]
+    assert len(found["engines"]["transformers"]["pairs"]) == 8 and naive["pieces"] == found["tensors"]
+    for row in ways:
+        assert row["bytes"] == naive["bytes"] == found["bytes"] and row["pieces"] > 1
+        # Staged beside what serves: the engine stops for the swap, not for the transfer.
+        assert row["hold_max_s"] < naive["hold_p50_s"] and row["hold_ratio"] < 0.5
+        assert row["silence_p50_s"] >= row["hold_p50_s"] and row["tokens_carried"] >= 4 * 32
