@@ -13,7 +13,6 @@ VENV ?= .venv
 TORCH_INDEX ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
-SGLANG_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)

@@ -165,7 +165,7 @@ async def measure_all(asked: argparse.Namespace, model: Path, work: Path) -> dic
     try:
         offers = await asyncio.to_thread(trainer.offers)
         for name in asked.engines:
-            if name == "sglang" and not python:
+            if name == "sglang" and not (python and Path(python).is_file()):
                 print("sglang: SKIPPED, since CLAWRL_SGLANG_PYTHON names no interpreter that has it", flush=True)
                 continue
             rig: Rig = SglangRig(model, python) if name == "sglang" else TransformersRig(model)

@@ -126,7 +126,7 @@ def test_check_refuses_different_nccl_and_exits_with_1(
 
 
 def test_check_of_interpreters_that_are_elsewhere_is_notes_and_exits_with_0(tmp_path: Path, tiny_folder: Path) -> None:
-    judge = {"kind": "sglang", "context_length": 1024, "sglang": {"python": "/no/judge", "device": "cpu"}}
+    judge = {"kind": "sglang", "context_length": 1024, "device": "cpu", "sglang": {"python": "/no/judge"}}
     result = check(tmp_path, document(tiny_folder, "/no/such/python", judge__engine=judge))
     assert result.exit_code == 0, result.output
     for line in (
@@ -138,7 +138,7 @@ def test_check_of_interpreters_that_are_elsewhere_is_notes_and_exits_with_0(tmp_
 
 
 def test_one_interpreter_that_is_missing_twice_is_said_once(tiny_folder: Path) -> None:
-    judge = {"kind": "sglang", "context_length": 1024, "sglang": {"python": "/no/such/python", "device": "cpu"}}
+    judge = {"kind": "sglang", "context_length": 1024, "device": "cpu", "sglang": {"python": "/no/such/python"}}
     args = document(tiny_folder, "/no/such/python", "gloo", judge__engine=judge)["applications"][0]["args"]
     (note,) = look_at_interpreters(Deployment.model_validate(args)).notes
     assert note.startswith("policy.engine.sglang.python, judge.engine.sglang.python: /no/such/python is not")
