@@ -178,7 +178,7 @@ class SglangRig:
     name = "sglang"
 
     def __init__(self, folder: Path, python: str) -> None:
-        config = EngineConfig(kind="sglang", sglang=SglangConfig(python=python, device="cpu"), **_SETTINGS)
+        config = EngineConfig(kind="sglang", device="cpu", sglang=SglangConfig(python=python), **_SETTINGS)
         self.engine = SglangEngine(folder, config, updates=True, decide_within_s=TIMEOUT_S)
         self._known: dict[int, Any] = {}
 
