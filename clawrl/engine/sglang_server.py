@@ -3,7 +3,8 @@
 The port is held from before the child starts: a socket that is bound but does not listen keeps it from everybody but
 those who bind as servers do, which the child does minutes later. A key made for each child tells its server from any
 other that might answer there, and keeps others out. `sglang_keeper` ends the child with whoever holds this object,
-however that one ends. What the child prints goes to a file; its last lines are in the error of a failed start.
+however that one ends. What the child prints goes on to our own standard error, where Ray finds it; its last lines are
+in the error of a failed start.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import secrets
 import socket
 import subprocess
 import sys
-import tempfile
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from clawrl.engine import sglang_keeper
 from clawrl.engine.config import EngineConfig
@@ -25,7 +28,7 @@ from clawrl.engine.sglang_api import SglangApi, SglangError
 
 HOST = "127.0.0.1"
 _POLL_S = 0.25
-_TAIL_BYTES = 4000
+_TAIL_LINES = 60
 # Without CUDA: no kernels of its own, no graphs, and a scheduler that sleeps when there is nothing to do.
 _CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
@@ -44,9 +47,7 @@ class SglangServer:
         interpreter = config.sglang.interpreter(os.environ)
         self._command = [interpreter, *launch_arguments(folder, config, port, self._key)]
         self.api = SglangApi(f"http://{HOST}:{port}", self._key)
-        handle, name = tempfile.mkstemp(prefix="clawrl-sglang-", suffix=".log")
-        os.close(handle)
-        self.log = Path(name)
+        self._said: deque[str] = deque(maxlen=_TAIL_LINES)
         self._keeper: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
@@ -75,6 +76,8 @@ class SglangServer:
             raise EngineError("SGLang has not been started")
         status = self._keeper.poll()
         if status is not None:
+            # It is gone, and so its output ends; what it said last is what one wants to know.
+            self._listener.join(timeout=1.0)
             raise EngineError(f"SGLang ended with status {status}; its last words:\n{self.tail()}")
 
     @property
@@ -90,24 +93,29 @@ class SglangServer:
             await asyncio.to_thread(keeper.wait)
         await self.api.close()
         self._port.close()
-        self.log.unlink(missing_ok=True)
 
     def tail(self) -> str:
-        try:
-            return self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
-        except OSError:
-            return ""
+        return "".join(self._said)
 
     def _launch(self) -> None:
-        with self.log.open("wb") as log:
-            self._keeper = subprocess.Popen(
-                [sys.executable, sglang_keeper.__file__, *self._command],
-                env=launch_environment(self._config, os.environ),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._keeper = subprocess.Popen(
+            [sys.executable, sglang_keeper.__file__, *self._command],
+            env=launch_environment(self._config, os.environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self._keeper.stdout is not None
+        output = (self._keeper.stdout,)
+        self._listener = threading.Thread(target=self._listen, args=output, name="sglang output", daemon=True)
+        self._listener.start()
+
+    def _listen(self, output: IO[bytes]) -> None:
+        for line in output:
+            text = line.decode(errors="replace")
+            self._said.append(text)
+            sys.stderr.write(text)
 
     async def _answers(self) -> bool:
         try:
@@ -124,6 +132,8 @@ def launch_arguments(folder: Path, config: EngineConfig, port: int, key: str) ->
         *("--context-length", str(config.context_length), "--tp-size", str(config.tp_size)),
         *("--max-running-requests", str(config.max_running_requests)),
         *("--max-total-tokens", str(config.kv_blocks * config.page_size)),
+        # A line for each batch would drown what matters.
+        *("--log-level", "warning"),
         # Each event brings only what is new, or a long answer costs the square of its length.
         *("--incremental-streaming-output", "--skip-server-warmup"),
         # As models are used to seeing JSON; free whitespace lets a small one go on with it for ever.
