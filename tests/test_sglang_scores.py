@@ -152,7 +152,9 @@ class Model:
             meta["input_token_logprobs"] = [[None, ids[start], None]] + [
                 [float(self.logp_TV[i - 1, ids[i]]), self._named(ids[i]), None] for i in range(start + 1, len(ids))
             ]
-            rows = [np.argsort(-self.logp_TV[i - 1])[:candidates] if candidates else [] for i in range(start + 1, len(ids))]
+            rows = [
+                np.argsort(-self.logp_TV[i - 1])[:candidates] if candidates else [] for i in range(start + 1, len(ids))
+            ]
             meta["input_top_logprobs"] = [None] + [
                 [[float(self.logp_TV[start + at, token]), int(token), None] for token in row]
                 for at, row in enumerate(rows)
