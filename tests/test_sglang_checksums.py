@@ -233,9 +233,11 @@ def hashed(words):
         now = then
     return f"{k._final_splitmix64(int(now.item())):016x}"
 
-print(json.dumps([
-    hashed(torch.frombuffer(bytearray.fromhex(text + "00" * (-len(text) // 2 % 4)), dtype=torch.uint8).view(torch.uint32))
-    for text in json.load(sys.stdin)]))
+def words(text):
+    data = bytes.fromhex(text)
+    return torch.frombuffer(bytearray(data + bytes(-len(data) % 4)), dtype=torch.uint8).view(torch.uint32)
+
+print(json.dumps([hashed(words(text)) for text in json.load(sys.stdin)]))
 """
 
 
