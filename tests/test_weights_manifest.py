@@ -71,6 +71,9 @@ def test_a_snapshot_reads_back_exactly_and_a_damaged_one_is_refused(tmp_path: Pa
     (folder / "model.safetensors").write_bytes(bytes(data))
     with pytest.raises(SnapshotError, match="digest"):
         read_snapshot(folder)
+    (folder / "model.safetensors").write_bytes(bytes(data[: len(data) // 2]))
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        read_snapshot(folder)
     with pytest.raises(SnapshotError, match="cannot be read"):
         read_snapshot(tmp_path / "nowhere")
 

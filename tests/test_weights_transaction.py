@@ -11,6 +11,7 @@ import pytest
 from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import Abort, CatchUp, Command, Commit, Members, Outcome, Prepare, Receive
+from clawrl.weights.sources import Broadcast, OnDisk, WeightSource
 from clawrl.weights.transaction import PublishFailed, Publishing
 
 CONFIG = PublishConfig(prepare_timeout_s=0.3, transfer_timeout_s=0.3, commit_timeout_s=0.3)
@@ -23,10 +24,13 @@ def manifest(version: int) -> WeightManifest:
 class FakeReplica:
     """Polls like a real one. ``fails`` names commands that it refuses, ``mute`` those that it never answers."""
 
-    def __init__(self, name: str, members: Members) -> None:
+    def __init__(self, name: str, members: Members, ranks: int | None = None) -> None:
         self.name, self.members = name, members
+        self.stats = {} if ranks is None else {"ranks": ranks}
         self.version = 0
+        self.prepared: int | None = None
         self.staged: int | None = None
+        self.sources: list[WeightSource] = []
         self.fails: set[type] = set()
         self.mute: set[type] = set()
         self.seen: list[type] = []
@@ -34,7 +38,7 @@ class FakeReplica:
 
     async def _live(self) -> None:
         while True:
-            order = await self.members.poll(self.name, self.version, {}, timeout_s=0.1)
+            order = await self.members.poll(self.name, self.version, self.stats, timeout_s=0.1)
             if order is None:
                 continue
             self.seen.append(type(order.command))
@@ -49,24 +53,28 @@ class FakeReplica:
 
     def _do(self, command: Command) -> Outcome:
         match command:
-            case Receive(manifest=received):
-                self.staged = received.version
+            case Prepare(manifest=offered, snapshot=snapshot):
+                assert snapshot == "/snap"
+                self.prepared = offered.version
+            case Receive(source=source):
+                self.sources.append(source)
+                self.staged = self.prepared
             case Commit(version=version):
                 assert self.staged == version
                 self.version = version
                 return Outcome(ok=True, stats={"hold_ms": 1.0})
             case Abort():
-                self.staged = None
+                self.prepared = self.staged = None
             case CatchUp(version=current):
                 self.version = current.version
         return Outcome(ok=True)
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, config: PublishConfig = CONFIG) -> None:
         self.members = Members(expires_s=5.0)
         self.decided: list[PolicyVersion] = []
-        self.publishing = Publishing(self.members, CONFIG, self._decide)
+        self.publishing = Publishing(self.members, config, self._decide)
 
     async def _decide(self, version: PolicyVersion) -> None:
         self.decided.append(version)
@@ -81,9 +89,9 @@ class World:
         return await self.publishing.finish(meeting.name)
 
 
-def played(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+def played(story: Callable[[World], Coroutine[Any, Any, None]], config: PublishConfig = CONFIG) -> None:
     async def run() -> None:
-        await story(World())
+        await story(World(config))
 
     asyncio.run(run())
 
@@ -129,24 +137,92 @@ def test_a_replica_that_does_not_prepare_is_left_out(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fails", "mute"])
-def test_a_failed_transfer_aborts_for_all_and_the_next_publish_works(kind: str) -> None:
+def test_a_transfer_that_reaches_nobody_is_no_publish_and_the_next_one_works(kind: str) -> None:
     async def story(world: World) -> None:
         replicas = await world.replicas(2)
-        getattr(replicas[0], kind).add(Receive)
-        with pytest.raises(PublishFailed, match="r0"):
+        for replica in replicas:
+            getattr(replica, kind).add(Receive)
+        with pytest.raises(PublishFailed, match=r"r0.*r1"):
             await world.publish(1)
         assert world.decided == [] and [replica.version for replica in replicas] == [0, 0]
         assert not world.publishing.busy
-        await asyncio.sleep(0.05)
-        assert replicas[1].staged is None, "the abort reaches those who had staged"
-        replicas[0].fails.clear()
+        for replica in replicas:
+            replica.fails.clear()
+            if kind == "mute":
+                replica.task.cancel()
         if kind == "mute":
-            replicas[0].task.cancel()
+            replicas = await world.replicas(2)
         await asyncio.sleep(0.15)
         await world.publish(2)
-        assert replicas[1].version == 2 and [v.version for v in world.decided] == [2]
+        assert [replica.version for replica in replicas] == [2, 2] and [v.version for v in world.decided] == [2]
 
     played(story)
+
+
+@pytest.mark.parametrize("kind", ["fails", "mute"])
+def test_those_who_received_everything_commit_and_the_others_catch_up(kind: str) -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(3)
+        getattr(replicas[1], kind).add(Receive)
+        version = await world.publish(1)
+        assert [v.version for v in world.decided] == [1] and version.stats["committed"] == 2
+        assert [replica.version for replica in replicas] == [1, 0, 1]
+        assert Commit not in replicas[1].seen, "it has nothing to commit"
+        if kind == "mute":
+            replicas[1].task.cancel()
+            replicas[1] = FakeReplica("r1", world.members)
+        await asyncio.sleep(0.15)
+        await world.publishing.catch_up(version)
+        await asyncio.sleep(0.05)
+        assert [replica.version for replica in replicas] == [1, 1, 1]
+        assert [replica.seen.count(CatchUp) for replica in replicas] == [0, 1, 0]
+
+    played(story)
+
+
+def test_an_abort_reaches_those_who_had_staged() -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(2)
+        meeting = await world.publishing.begin(manifest(1), 1, "/snap", "127.0.0.1", 1)
+        await asyncio.sleep(0.05)
+        assert [replica.staged for replica in replicas] == [1, 1]
+        await world.publishing.abort(meeting.name, "the sender gave up")
+        await asyncio.sleep(0.05)
+        assert [replica.staged for replica in replicas] == [None, None] and not world.publishing.busy
+        assert world.decided == []
+
+    played(story)
+
+
+def test_a_replica_takes_as_many_ranks_as_its_engine_has() -> None:
+    async def story(world: World) -> None:
+        replicas = [FakeReplica(f"r{i}", world.members, ranks) for i, ranks in enumerate((None, 2, 1, 4))]
+        await asyncio.sleep(0.02)
+        replicas[2].fails.add(Prepare)
+        meeting = await world.publishing.begin(manifest(1), 1, "/snap", "10.0.0.1", 77)
+        assert (meeting.world, meeting.host, meeting.port, meeting.transport) == (1 + 1 + 2 + 4, "10.0.0.1", 77, "gloo")
+        await world.publishing.finish(meeting.name)
+        assert [replica.sources for replica in replicas] == [
+            [Broadcast(meeting=meeting, rank=1)],
+            [Broadcast(meeting=meeting, rank=2)],
+            [],
+            [Broadcast(meeting=meeting, rank=4)],
+        ]
+
+    played(story)
+
+
+def test_with_versions_from_disk_the_trainer_meets_nobody_and_each_replica_is_told_the_snapshot() -> None:
+    async def story(world: World) -> None:
+        replicas = [FakeReplica(f"r{i}", world.members, 2) for i in range(2)]
+        await asyncio.sleep(0.02)
+        meeting = await world.publishing.begin(manifest(1), 1, "/snap", "127.0.0.1", 1)
+        assert meeting.world == 1 and meeting.transport == "disk"
+        await world.publishing.finish(meeting.name)
+        assert [replica.sources for replica in replicas] == [[OnDisk(folder="/snap")]] * 2
+        assert [replica.version for replica in replicas] == [1, 1]
+
+    played(story, CONFIG.model_copy(update={"transport": "disk"}))
 
 
 @pytest.mark.parametrize("kind", ["fails", "mute"])
@@ -254,7 +330,9 @@ def test_a_replica_that_says_goodbye_answers_for_what_it_was_asked() -> None:
     async def story(world: World) -> None:
         (replica,) = await world.replicas(1)
         replica.mute.add(Prepare)
-        asked = asyncio.create_task(world.members.call("r0", Prepare(manifest=manifest(1)), timeout_s=60))
+        asked = asyncio.create_task(
+            world.members.call("r0", Prepare(manifest=manifest(1), snapshot="/snap"), timeout_s=60)
+        )
         await asyncio.sleep(0.05)
         world.members.leave("r0")
         outcome = await asyncio.wait_for(asked, 1.0)

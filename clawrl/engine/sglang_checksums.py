@@ -44,28 +44,34 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A parameter of rank ``rank`` of ``ranks``: these tensors, each cut along ``axis`` (None: whole), then joined."""
+    """A parameter of rank ``rank`` of ``ranks``: these tensors, each cut along ``axis`` (None: whole), then joined.
+
+    ``copies`` ranks have the same share of all tensors but the first: of keys and values, where there are more ranks
+    than heads of them.
+    """
 
     names: tuple[str, ...]
     axis: int | None
     rank: int
     ranks: int
     pad: bool = False
+    copies: int = 1
 
     def make(self, tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
-        return torch.cat([self._slice(tensors.tensor(name).to(dtype)) for name in self.names])
+        first, *rest = (tensors.tensor(name).to(dtype) for name in self.names)
+        return torch.cat([self._slice(first, 1), *(self._slice(whole, self.copies) for whole in rest)])
 
-    def _slice(self, whole: torch.Tensor) -> torch.Tensor:
+    def _slice(self, whole: torch.Tensor, copies: int) -> torch.Tensor:
         if self.pad and len(whole) % _VOCABULARY_PAD:
             missing = _VOCABULARY_PAD - len(whole) % _VOCABULARY_PAD
             whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])])
         if self.axis is None:
             return whole
-        size = whole.shape[self.axis]
-        if size % self.ranks:
-            raise ValueError(f"{size} cannot be cut in {self.ranks}")
-        share = size // self.ranks
-        return whole.narrow(self.axis, self.rank * share, share)
+        size, parts = whole.shape[self.axis], self.ranks // copies
+        if size % parts:
+            raise ValueError(f"{size} cannot be cut in {parts}")
+        share = size // parts
+        return whole.narrow(self.axis, self.rank // copies * share, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,11 @@ class Layout:
     unexplained: tuple[str, ...]
     hash_of: Callable[[torch.Tensor], str]
     dtype: torch.dtype
+
+    @property
+    def sources(self) -> set[str]:
+        """The tensors of which the parameters are made."""
+        return {name for rank in self.recipes for recipe in rank.values() for name in recipe.names}
 
     def expected(self, tensors: Tensors) -> list[Checksums]:
         """The hashes that these tensors must have, rank by rank; only of parameters with a recipe."""
@@ -123,6 +134,9 @@ def _candidates(name: str, start: Tensors, rank: int, ranks: int) -> Iterator[Re
         if all(source in start for source in names):
             axes = (None,) if ranks == 1 else (None, 0, 1)
             yield from (Recipe(names, axis, rank, ranks, pad) for pad in (False, True) for axis in axes)
+            if "qkv_proj" in name and len(names) > 1:
+                divisors = (copies for copies in range(2, ranks + 1) if ranks % copies == 0)
+                yield from (Recipe(names, 0, rank, ranks, copies=copies) for copies in divisors)
 
 
 def _makes(

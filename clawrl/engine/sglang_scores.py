@@ -21,6 +21,8 @@ from clawrl.engine.protocol import ScoreRequest, Scores
 
 TOLERANCE = 2e-5
 """Nats by which a log-prob at another temperature may be off."""
+FLOAT32_NOISE = 5e-6
+"""How much of a distribution's mass its log-probs, being float32, may hide."""
 FIRST_CANDIDATES = 128
 MOST_ENTRIES = 4_000_000
 """Candidates in one reply: beyond, it would be hundreds of megabytes of JSON."""
@@ -83,17 +85,19 @@ def log_partition(logp_NK: np.ndarray, temperature: float, vocabulary: int) -> t
     left = vocabulary - logp_NK.shape[1]
     if left == 0:
         return np.log(top_N), np.zeros(len(logp_NK))
-    mass_N = np.clip(1.0 - np.exp(logp_NK).sum(1), 0.0, 1.0)
+    # What seems to be no mass may be that much: little for one token, but flattened over a vocabulary it counts.
+    mass_N = np.clip(1.0 - np.exp(logp_NK).sum(1), FLOAT32_NOISE, 1.0)
     largest_N = np.exp(logp_NK[:, -1])
     # Sharper than 1: they count most if their mass is on as few as possible. Flatter: if it is spread evenly.
     bound_N = mass_N * largest_N ** (power - 1.0) if power >= 1.0 else left * (mass_N / left) ** power
+    bound_N = np.minimum(bound_N, left * largest_N**power)
     return np.log(top_N + bound_N / 2), bound_N / 2 / top_N
 
 
 def version_of(meta: Mapping[str, Any]) -> int:
     try:
         return int(meta["weight_version"])
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise WrongReply(f"no version of ours: {meta.get('weight_version')!r}") from error
 
 
@@ -104,7 +108,10 @@ def _prompt_logps(meta: Mapping[str, Any], wanted: np.ndarray, vocabulary: int) 
     _check_ids([entry[1] for entry in entries[1:]], wanted, vocabulary)
     if entries[0][0] is not None:
         raise WrongReply("the first entry has a log-prob, where there is nothing before it")
-    return np.array([entry[0] for entry in entries[1:]], dtype=np.float64)
+    logp_N = np.array([entry[0] for entry in entries[1:]], dtype=np.float64)
+    if np.isnan(logp_N).any():
+        raise WrongReply("a token that was asked for has no log-prob")
+    return logp_N
 
 
 def _candidates(meta: Mapping[str, Any], count: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:

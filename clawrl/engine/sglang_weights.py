@@ -25,7 +25,7 @@ import torch
 from clawrl.engine.config import SglangConfig
 from clawrl.engine.errors import EngineError, WeightsRefused
 from clawrl.engine.protocol import SwapReport
-from clawrl.engine.sglang_api import SglangApi, SglangError
+from clawrl.engine.sglang_api import Refusal, SglangApi, SglangError
 from clawrl.engine.sglang_checksums import Checksums, Layout, differing, learn
 from clawrl.messages import WeightKind, WeightManifest
 from clawrl.weights.folder import TensorFolder
@@ -201,8 +201,9 @@ class SglangWeights:
         )
         await self._pause(underway)
         if self._sessions:
-            await self._api.control("begin_weight_update")
+            # Before it is asked: it may have begun though its answer was lost.
             underway.session = True
+            await self._api.control("begin_weight_update")
         underway.touched = True
         filled = [bucket for bucket in range(len(manifest.buckets)) if bucket_size(manifest, bucket)]
         for bucket in filled:
@@ -242,8 +243,7 @@ class SglangWeights:
         good = self._good
         try:
             await self._leave_group(underway)
-            if underway.session:
-                await self._api.control("end_weight_update")
+            await self._leave_session(underway)
             if underway.touched:
                 await self._pause(underway)
                 await self._from_disk(good.folder, good.version)
@@ -299,9 +299,21 @@ class SglangWeights:
             except SglangError as error:
                 log.info("the group of a publish was not there to be left: %s", error)
 
+    async def _leave_session(self, underway: _Underway) -> None:
+        open_, underway.session = underway.session, False
+        if open_:
+            try:
+                await self._api.control("end_weight_update")
+            except Refusal as refusal:
+                # Ended or never begun. Were it open, loading would be refused next.
+                log.info("the session of a publish was not there to be ended: %s", refusal)
+
     async def _checksums(self) -> list[Checksums]:
         reply = await self._api.control("weights_checker", {"action": "checksum"}, timeout_s=_LOAD_S)
-        return [rank["checksums"] for rank in reply["ranks"]]
+        try:
+            return [dict(rank["checksums"]) for rank in reply["ranks"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise SglangError(f"weights_checker answered without checksums: {str(reply)[:200]}") from error
 
     # -- waiting for the decision -------------------------------------------------------------------
 
@@ -335,9 +347,11 @@ class SglangWeights:
         if manifest.kind is not WeightKind.FULL:
             raise WeightsRefused(f"version {manifest.version}: this engine takes full weights, not {manifest.kind}")
         start, offered = TensorFolder(self._folder), {spec.name: spec for spec in manifest.tensors}
-        wrong = [name for name in start if name not in offered and name != "lm_head.weight"]
+        # What SGLang does not hold need not come, such as the head of a model whose head is its embeddings.
+        wrong = sorted(layout.sources - set(offered))
         for name, spec in offered.items():
-            if name not in start or start.shape(name) != spec.shape or getattr(torch, spec.dtype) is not self._dtype:
+            kind = getattr(torch, spec.dtype, None)
+            if name not in start or start.shape(name) != spec.shape or kind is not self._dtype:
                 wrong.append(name)
         if wrong:
             raise WeightsRefused(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from clawrl.messages import TensorSpec, WeightManifest
 from clawrl.weights.manifest import as_bytes, digest_of
@@ -26,7 +26,7 @@ class TensorFolder:
         for file in files:
             try:
                 handle = safe_open(file, framework="pt")
-            except (OSError, ValueError) as error:
+            except (OSError, SafetensorError) as error:
                 raise SnapshotError(f"{file} cannot be read: {error}") from error
             self._where |= dict.fromkeys(handle.keys(), handle)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from clawrl.messages import TensorSpec, WeightKind, WeightManifest
@@ -56,7 +57,7 @@ def read_snapshot(folder: Path) -> tuple[WeightManifest, dict[str, torch.Tensor]
     try:
         loaded = load_file(folder / "model.safetensors")
         tensors = {spec.name: loaded[spec.name] for spec in manifest.tensors}
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, SafetensorError) as error:
         raise SnapshotError(f"the snapshot {folder} cannot be read: {error}") from error
     found = digest_of(manifest.tensors, (as_bytes(tensor) for tensor in tensors.values()))
     if found != manifest.digest:
