@@ -128,7 +128,8 @@ def launch_arguments(folder: Path, config: EngineConfig, port: int, key: str) ->
     """What follows the interpreter: one flag for each setting of ours, then the operator's own."""
     flags = [
         *("-m", "sglang.launch_server", "--model-path", str(folder), "--host", HOST, "--port", str(port)),
-        *("--api-key", key, "--weight-version", "0", "--dtype", config.dtype),
+        # In one word: a key may begin with a dash.
+        *(f"--api-key={key}", "--weight-version", "0", "--dtype", config.dtype),
         *("--context-length", str(config.context_length), "--tp-size", str(config.tp_size)),
         *("--max-running-requests", str(config.max_running_requests)),
         *("--max-total-tokens", str(config.kv_blocks * config.page_size)),
