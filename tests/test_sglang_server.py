@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import errno
 import os
@@ -162,6 +163,9 @@ http.server.HTTPServer((value["--host"], int(value["--port"])), Handler).serve_f
 """
 
 
+_OWN_KEY = "next(a.split('=', 1)[1] for a in sys.argv if a.startswith('--api-key='))"
+
+
 def config(python: str, *, boot_timeout_s: float = 20.0, **rest: Any) -> EngineConfig:
     return EngineConfig(kind="sglang", sglang=SglangConfig(python=python, boot_timeout_s=boot_timeout_s), **rest)
 
@@ -172,7 +176,7 @@ def test_a_child_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Pat
     began = time.monotonic()
     with pytest.raises(EngineError, match=r"(?s)status 3.*(flux|capacitor).*(flux|capacitor)"):
         asyncio.run(server.start())
-    assert time.monotonic() - began < 10 and not server.log.exists()
+    assert time.monotonic() - began < 10
 
 
 def test_an_interpreter_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -189,7 +193,7 @@ def test_a_child_that_never_answers_is_ended_and_the_field_to_raise_is_named(tmp
     server = SglangServer(tmp_path, config(python, boot_timeout_s=1.5))
     with pytest.raises(EngineError, match=r"(?s)engine\.sglang\.boot_timeout_s 1\.5.*loading"):
         asyncio.run(server.start())
-    assert eventually(lambda: not runs(int(pids.read_text()))) and not server.log.exists()
+    assert eventually(lambda: not runs(int(pids.read_text())))
 
 
 def test_a_server_that_does_not_know_the_key_is_not_taken_for_ours(tmp_path: Path) -> None:
@@ -201,21 +205,19 @@ def test_a_server_that_does_not_know_the_key_is_not_taken_for_ours(tmp_path: Pat
 
 def test_a_server_that_answers_is_started_watched_and_stopped_without_a_trace(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    server = SglangServer(
-        tmp_path, config(interpreter(tmp_path, SERVES.format(pids=str(pids), key="value['--api-key']")))
-    )
+    server = SglangServer(tmp_path, config(interpreter(tmp_path, SERVES.format(pids=str(pids), key=_OWN_KEY))))
 
     async def story() -> None:
         with pytest.raises(EngineError, match="not been started"):
             server.check()
         await server.start()
         server.check()
-        assert server.pid is not None and server.log.exists() and "listening" in server.tail()
+        assert server.pid is not None and "listening" in server.tail()
         everyone = [server.pid, *map(int, pids.read_text().split())]
         assert all(map(runs, everyone))
         await server.stop()
         assert not any(map(runs, everyone[:2])) and eventually(lambda: not any(map(runs, everyone)))
-        assert not server.log.exists() and server.pid is None
+        assert server.pid is None
         await server.stop()
 
     asyncio.run(story())
@@ -223,9 +225,7 @@ def test_a_server_that_answers_is_started_watched_and_stopped_without_a_trace(tm
 
 def test_a_child_that_is_killed_is_noticed_with_its_last_words(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    server = SglangServer(
-        tmp_path, config(interpreter(tmp_path, SERVES.format(pids=str(pids), key="value['--api-key']")))
-    )
+    server = SglangServer(tmp_path, config(interpreter(tmp_path, SERVES.format(pids=str(pids), key=_OWN_KEY))))
 
     def ended() -> bool:
         try:
@@ -319,7 +319,8 @@ SHARED = {
     "--model-path": "/models/tiny",
     "--host": "127.0.0.1",
     "--port": "4567",
-    "--api-key": "key",
+    "--api-key=key": None,
+    "--log-level": "warning",
     "--weight-version": "0",
     "--dtype": "float16",
     "--context-length": "1000",
@@ -345,14 +346,14 @@ def flags(arguments: list[str]) -> dict[str, str | None]:
 
 
 def test_each_setting_is_a_flag_on_gpus() -> None:
-    settings = EngineConfig(**SETTINGS, sglang=SglangConfig(memory_fraction=0.4, extra_args=("--log-level", "error")))
+    settings = EngineConfig(**SETTINGS, sglang=SglangConfig(memory_fraction=0.4, extra_args=("--stream-interval", "2")))
     arguments = launch_arguments(Path("/models/tiny"), settings, 4567, "key")
-    assert flags(arguments) == {**SHARED, "--mem-fraction-static": "0.4", "--log-level": "error"}
-    assert arguments[-2:] == ["--log-level", "error"], "the operator has the last word"
+    assert flags(arguments) == {**SHARED, "--mem-fraction-static": "0.4", "--stream-interval": "2"}
+    assert arguments[-2:] == ["--stream-interval", "2"], "the operator has the last word"
 
 
 def test_each_setting_is_a_flag_without_gpus() -> None:
-    settings = EngineConfig(**SETTINGS, sglang=SglangConfig(device="cpu"))
+    settings = EngineConfig(**SETTINGS, device="cpu")
     assert flags(launch_arguments(Path("/models/tiny"), settings, 4567, "key")) == {
         **SHARED,
         "--device": "cpu",
@@ -385,9 +386,18 @@ def test_paths_of_our_interpreter_do_not_reach_the_child_and_what_the_operator_a
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_without_gpus_sglang_is_told_so_and_each_rank_has_a_core(ranks: int) -> None:
-    settings = EngineConfig(**{**SETTINGS, "tp_size": ranks}, sglang=SglangConfig(device="cpu"))
+    settings = EngineConfig(**{**SETTINGS, "tp_size": ranks}, device="cpu")
     found = launch_environment(settings, {})
     assert found["SGLANG_USE_CPU_ENGINE"] == "1"
     cores = found.get("SGLANG_CPU_OMP_THREADS_BIND", "").split("|")
     assert len(cores) == ranks and all(int(core) in os.sched_getaffinity(0) for core in cores if core)
     assert ("SGLANG_CPU_OMP_THREADS_BIND" in found) == (ranks > 1)
+
+
+@pytest.mark.parametrize("key", ["plain", "-begins-with-a-dash", "--two"])
+def test_any_key_reaches_the_server_as_its_key(key: str) -> None:
+    """One in 64 keys begins with a dash, and was taken for a flag: the server did not start."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--api-key")
+    read, _ = parser.parse_known_args(launch_arguments(Path("model"), EngineConfig(kind="sglang"), 1, key)[2:])
+    assert read.api_key == key
