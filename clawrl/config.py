@@ -227,7 +227,19 @@ class Deployment(StrictConfig):
                     f"{path}.resources.num_gpus: {gpus:g}, but the engine needs one for each of "
                     f"{path}.engine.tp_size {engine.tp_size}; set {engine.tp_size}"
                 )
+        if self.judge.engine.on_gpu and (why := self._second_engine_of_the_judge()) is not None:
+            found.append(f"{why}: an SGLang takes its GPUs for itself, so that the judge can run only one")
         return found
+
+    def _second_engine_of_the_judge(self) -> str | None:
+        """What makes the judge run the policy's model beside its own, and how to do without."""
+        teacher, other_model = self.judge.teacher, self.judge_model != self.policy.model
+        taught = JudgementNeed.TEACHER in build_method(self.trainer.method).needs and teacher.model == "policy"
+        if taught and (other_model or teacher.version != 0) and teacher.version != "current":
+            return "judge.teacher.model policy; set judge, or version: current"
+        if other_model and self.guards.alarms.probe_every:
+            return "guards.alarms.probe_every with a judge.model of its own; set it to 0, or leave judge.model out"
+        return None
 
     def _transport_problems(self) -> list[str]:
         """NCCL speaks from GPU to GPU, so both ends must be on one."""

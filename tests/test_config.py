@@ -207,6 +207,25 @@ ON_GPUS = {
             },
             "publish.transport: nccl needs policy.engine.kind sglang on device cuda",
         ),
+        (
+            {
+                "judge__engine": {"kind": "sglang", **SHORT},
+                "judge__resources": {"num_gpus": 1},
+                "judge__model": {"source": "some/other"},
+            },
+            "guards.alarms.probe_every with a judge.model of its own; set it to 0",
+        ),
+        (
+            {
+                "judge__engine": {"kind": "sglang", **SHORT},
+                "judge__resources": {"num_gpus": 1},
+                "judge__teacher": {"model": "policy", "version": 3},
+                "judge__hints": {"source": "quoting"},
+                "trainer__method": {"name": "combine"},
+            },
+            "judge.teacher.model policy; set judge, or version: current: an SGLang takes its GPUs for itself",
+        ),
+        ({"judge__engine": {"kind": "sglang", **SHORT}, "judge__resources": {"num_gpus": 1}}, None),
         ({"trainer__resources": {}, "publish__transport": "gloo"}, None),
         ({"trainer__resources": {}, "publish__transport": "disk"}, None),
     ],

@@ -41,6 +41,7 @@ from clawrl.serving.template import ChatRenderer
 class Judge:
     async def __init__(self, deployment: Deployment) -> None:  # type: ignore[misc]  # Serve awaits it
         self._deployment = deployment
+        self._engines: list[Engine] = []
         self._method = build_method(deployment.trainer.method)
         self._policy_folder = await asyncio.to_thread(resolve, deployment.policy.model)
         folder = await asyncio.to_thread(resolve, deployment.judge_model)
@@ -72,6 +73,14 @@ class Judge:
     async def ready(self) -> bool:
         return True
 
+    async def check_health(self) -> None:
+        for engine in self._engines:
+            engine.health()
+
+    async def __del__(self) -> None:
+        for engine in self._engines:
+            await engine.stop()
+
     # -- start --------------------------------------------------------------------------------------
 
     async def _start(self, folder: Path, *, generates: bool = False, updates: bool = False) -> Engine:
@@ -84,6 +93,7 @@ class Judge:
             decide_within_s=publish.longest_s,
         )
         await engine.start()
+        self._engines.append(engine)
         return engine
 
     async def _frozen_policy(self) -> Engine:

@@ -30,7 +30,9 @@ class SglangApi:
             base_url=url,
             headers={"Authorization": f"Bearer {key}"},
             timeout=httpx.Timeout(_CONTROL_S, read=None, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            # Idle connections go before the server closes them, which it does after five seconds: else one that is
+            # closed just then fails a request.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0),
             # It is on this machine; a proxy of the user's is not.
             trust_env=False,
         )
