@@ -282,7 +282,7 @@ def test_the_port_is_ours_from_the_beginning_and_free_to_the_server_that_binds_i
                 assert accepted.recv(5) == b"hello"
     finally:
         asyncio.run(server.stop())
-    bind(port, reuse=True).close()
+    assert server._port.fileno() == -1, "given back"
 
 
 @pytest.mark.parametrize("reuse", [False, True])

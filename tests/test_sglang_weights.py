@@ -59,14 +59,14 @@ def hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 class FakeSglang:
-    """``fail`` and ``hang`` count how often a call still does so; ``broadcast`` is what a broadcast brings."""
+    """``fail`` counts how often a call still does so, ``hang`` names one; ``broadcast`` is what a broadcast brings."""
 
     def __init__(self, folder: Path, broadcast: Mapping[str, torch.Tensor]) -> None:
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
         self.weights = hashes(weights(folder))
         self.broadcast = broadcast
         self.fail: dict[str, int] = {}
-        self.hang: dict[str, int] = {}
+        self.hang = ""
         self.error: Exception = SglangError("broke")
         self.paused = self.session = False
         self.group = ""
@@ -83,10 +83,11 @@ class FakeSglang:
 
     async def control(self, call: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = 30.0) -> Any:
         self.calls.append((call, body or {}))
-        await asyncio.sleep(0)
-        if self.hang.get(call, 0) > 0:
-            self.hang[call] -= 1
-            await asyncio.sleep(60)
+        try:
+            await asyncio.sleep(60 if call == self.hang else 0)
+        except asyncio.CancelledError:
+            self.hang = ""
+            raise
         if self.fail.get(call, 0) > 0:
             self.fail[call] -= 1
             # What failed half-way may have written anything.
@@ -375,9 +376,9 @@ def test_a_step_that_hangs_is_given_up_after_the_time_of_the_transfer(
     monkeypatch.setattr(sglang_weights, "_MARGIN_S", 0.0)
 
     async def story(stage: Stage) -> None:
-        stage.api.hang[step] = 1
-        with pytest.raises(WeightsRefused, match="version 1"):
-            await asyncio.wait_for(stage.load(stage.broadcast(timeout_s=0.1)), 5.0)
+        stage.api.hang = step
+        with pytest.raises(WeightsRefused, match="version 1: TimeoutError"):
+            await asyncio.wait_for(stage.load(stage.broadcast(timeout_s=0.2)), 10.0)
         stage.went_on_with_the_first()
 
     play(story)
@@ -487,7 +488,7 @@ def test_an_sglang_that_does_not_go_on_at_the_commit_is_broken(play: Play) -> No
 def test_a_receive_that_is_cancelled_goes_back_as_well(play: Play) -> None:
     async def story(stage: Stage) -> None:
         await stage.weights.prepare(stage.manifest, stage.snapshot)
-        stage.api.hang[END] = 1
+        stage.api.hang = END
         receiving = asyncio.create_task(stage.weights.receive(stage.broadcast()))
         while END not in stage.api.names:
             await asyncio.sleep(0.01)
