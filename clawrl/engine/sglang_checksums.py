@@ -13,8 +13,11 @@ The two hashes are SGLang 0.5.23's: the head of a sha256 on a CPU, a mixing sum 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Protocol
 
 import numpy as np
@@ -90,10 +93,13 @@ class Layout:
 
     def expected(self, tensors: Tensors) -> list[Checksums]:
         """The hashes that these tensors must have, rank by rank; only of parameters with a recipe."""
-        return [
-            {name: self.hash_of(recipe.make(tensors, self.dtype)) for name, recipe in rank.items()}
-            for rank in self.recipes
-        ]
+
+        def hashed(recipe: Recipe) -> str:
+            return self.hash_of(recipe.make(tensors, self.dtype))
+
+        # Hashing gigabytes takes a core a minute for some of them, and lets go of the interpreter's lock.
+        with _threads() as threads:
+            return [dict(zip(rank, threads.map(hashed, rank.values()), strict=True)) for rank in self.recipes]
 
 
 def learn(found: Sequence[Checksums], start: Tensors, dtype: torch.dtype) -> Layout:
@@ -101,16 +107,22 @@ def learn(found: Sequence[Checksums], start: Tensors, dtype: torch.dtype) -> Lay
     hash_of = next((h for h in (cpu_hash, gpu_hash) if _explains_any(h, found[0], start, dtype)), cpu_hash)
     recipes: list[dict[str, Recipe]] = []
     unexplained: list[str] = []
-    for rank, checksums in enumerate(found):
-        recipes.append({})
-        for name, wanted in checksums.items():
-            tried = _candidates(name, start, rank, len(found))
-            recipe = next((one for one in tried if _makes(one, wanted, start, dtype, hash_of)), None)
-            if recipe is None:
-                unexplained.append(f"{name} of rank {rank}")
-            else:
-                recipes[-1][name] = recipe
+
+    def explain(rank: int, name: str, wanted: str) -> Recipe | None:
+        tried = _candidates(name, start, rank, len(found))
+        return next((one for one in tried if _makes(one, wanted, start, dtype, hash_of)), None)
+
+    with _threads() as threads:
+        for rank, checksums in enumerate(found):
+            explained = threads.map(explain, repeat(rank), checksums.keys(), checksums.values())
+            named = dict(zip(checksums, explained, strict=True))
+            recipes.append({name: recipe for name, recipe in named.items() if recipe is not None})
+            unexplained += [f"{name} of rank {rank}" for name, recipe in named.items() if recipe is None]
     return Layout(tuple(recipes), tuple(unexplained), hash_of, dtype)
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0))), "checksums")
 
 
 def differing(expected: Sequence[Checksums], found: Sequence[Checksums]) -> list[str]:
