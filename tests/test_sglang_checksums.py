@@ -186,7 +186,8 @@ def sample(length: int) -> torch.Tensor:
     return torch.frombuffer(bytearray(made), dtype=torch.uint8)[:length]
 
 
-# SGLang 0.5.23's own, from its kernels in Triton's interpreter: less than a word, not whole words, one tile, and more.
+# SGLang 0.5.23's own, from its kernels in Triton's interpreter (which take minutes for the last): less than a word, not
+# whole words, one tile, more, and so many that the upper bits of a word's place count.
 GOLDEN = {
     0: "0000000000000000",
     1: "b6b5e93cfe963030",
@@ -194,6 +195,7 @@ GOLDEN = {
     1000: "c99203e61cec03b6",
     4 * 8192: "9059556082f788a9",
     4 * 8192 * 3 + 7: "c2cd153c1c9689a1",
+    4 * 8192 * 65 + 3: "052b2db2fa3695d6",
 }
 
 
