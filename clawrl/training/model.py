@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]
 
 from clawrl.loss import TokenDistribution, predictors
 from clawrl.training.batch import MicroBatch
+from clawrl.training.shards import gather
 
 
 def world_size() -> int:
@@ -71,9 +71,7 @@ def full_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     One tensor is gathered at a time. All ranks must exhaust the iterator together.
     """
     for name, parameter in model.named_parameters():
-        value = parameter.detach()
-        whole = value.full_tensor() if isinstance(value, DTensor) else value
-        yield name, whole.to("cpu", copy=True)
+        yield name, gather(parameter.detach()).to("cpu", copy=True)
 
 
 def reshard(model: torch.nn.Module) -> None:

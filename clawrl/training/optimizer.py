@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate
+
+from clawrl.training.shards import cut, local
 
 _ShardKey = tuple[DeviceMesh, tuple[int, ...]] | None
 
@@ -133,11 +135,7 @@ class MasterAdamW:
         if missing := sorted(self._parameters.keys() - weights.keys()):
             raise ValueError(f"the weights to go back to lack {missing[0]} and {len(missing) - 1} more")
         for name, parameter in self._parameters.items():
-            whole = weights[name].to(parameter.device)
-            if isinstance(parameter, DTensor):
-                # Every rank has read the same file: each cuts out its own shard.
-                whole = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-            self.masters[name].copy_(_local(whole))
+            self.masters[name].copy_(cut(weights[name], parameter))
         self._adam.state.clear()
         self._write_back()
         self.zero_grad()
@@ -145,19 +143,15 @@ class MasterAdamW:
     def _write_back(self) -> None:
         for name, parameter in self._parameters.items():
             # Measured: FSDP moves an unevenly cut shard to new storage on the first forward, so it is looked up anew.
-            local = _local(parameter.detach())
-            if local.data_ptr() != self.masters[name].data_ptr():
-                local.copy_(self.masters[name])
+            piece = local(parameter.detach())
+            if piece.data_ptr() != self.masters[name].data_ptr():
+                piece.copy_(self.masters[name])
 
 
 def _master(parameter: torch.nn.Parameter) -> Tensor:
-    local = _local(parameter.detach())
-    own = local.dtype == torch.float32 and not isinstance(parameter, DTensor)
-    return local if own else local.to(torch.float32, copy=True)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    piece = local(parameter.detach())
+    own = piece.dtype == torch.float32 and not isinstance(parameter, DTensor)
+    return piece if own else piece.to(torch.float32, copy=True)
 
 
 def _local_gradient(parameter: torch.nn.Parameter) -> Tensor:
@@ -166,7 +160,7 @@ def _local_gradient(parameter: torch.nn.Parameter) -> Tensor:
     if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
         # Measured: an untied embedding sharded by rows gets a replicated gradient.
         gradient = gradient.redistribute(placements=parameter.placements)
-    return _local(gradient.detach())
+    return local(gradient.detach())
 
 
 def _shard_key(parameter: torch.nn.Parameter) -> _ShardKey:
