@@ -176,6 +176,11 @@ class Deployment(StrictConfig):
                 engine.sglang.interpreter(os.environ)
             except ValueError as error:
                 found.append(f"{path}.sglang.{error}")
+        if self.trainer.training.lora is not None and self.trainer.training.tp_size > 1:
+            found.append(
+                "trainer.training.lora: adapters cannot be cut along tensor-parallel layers in this release; "
+                "set trainer.training.tp_size to 1 and put the ranks into fsdp_size"
+            )
         try:
             KeyRing(self.serving, os.environ)
         except ValueError as error:

@@ -18,6 +18,7 @@ from transformers.distributed import DistributedConfig  # type: ignore[attr-defi
 
 from clawrl.loss import TokenDistribution, predictors
 from clawrl.training.batch import MicroBatch
+from clawrl.training.lora import base_parameters, merged
 from clawrl.training.shards import gather
 
 
@@ -68,10 +69,14 @@ def load_model(
 def full_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Every parameter whole, as a fresh copy on the CPU, in ``named_parameters`` order; tied weights once.
 
-    One tensor is gathered at a time. All ranks must exhaust the iterator together.
+    Adapters are not listed but added in: names, order, dtypes and shapes are those of the model without them. One
+    tensor is gathered at a time. All ranks must exhaust the iterator together.
     """
-    for name, parameter in model.named_parameters():
-        yield name, gather(parameter.detach()).to("cpu", copy=True)
+    for name, parameter, adapted in base_parameters(model):
+        whole = gather(parameter.detach())
+        if adapted is not None:
+            whole = merged(whole, adapted)
+        yield name, whole.to("cpu", copy=True)
 
 
 def reshard(model: torch.nn.Module) -> None:

@@ -5,7 +5,8 @@ holds the shards by parameter name, with the collected gradients in their ``.gra
 own master; any other gets a float32 copy, and is rewritten from it after each step, so that updates smaller than the
 parameter's resolution add up. Gradients of micro-batches are added in float32 too.
 
-Order: per micro-batch ``collect()`` after ``backward()``; then ``grad_norm()`` (a collective); then ``step(norm)`` or
+Order: per micro-batch ``collect()`` after ``backward()``; then ``average_whole()``, if there is anything that no
+sharding looks after, and ``grad_norm()`` (collectives); then ``step(norm)`` or
 ``zero_grad()``. `state_dict` holds this rank's shards and restores bit by bit.
 """
 
@@ -61,6 +62,24 @@ class MasterAdamW:
                 master.grad = gradient.to(torch.float32, copy=True)
             else:
                 master.grad += gradient
+
+    def average_whole(self) -> None:
+        """Give all ranks one gradient for what each of them holds whole: the mean. A collective; before `grad_norm`.
+
+        For parameters that no sharding looks after. The ranks' gradients are of one batch and differ in rounding at
+        most, but weights that drift apart by rounding do drift apart.
+        """
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return
+        # Whether a gradient is there depends on the batch alone, and so is the same on all ranks.
+        whole = [self.masters[name].grad for name, p in self._parameters.items() if not isinstance(p, DTensor)]
+        gradients = [gradient for gradient in whole if gradient is not None]
+        if gradients:
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            dist.all_reduce(flat)
+            flat /= dist.get_world_size()
+            for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
 
     def grad_norm(self) -> float:
         """Global L2 norm over all ranks and shards, the same number on every rank; infinite if anything is not finite.
