@@ -170,6 +170,11 @@ class Deployment(StrictConfig):
     def problems(self) -> list[str]:
         """What is wrong, or not possible, though every value has the right form."""
         found = self._engine_problems() + self._transport_problems()
+        if self.trainer.training.lora is not None and self.trainer.training.tp_size > 1:
+            found.append(
+                "trainer.training.lora: adapters cannot be cut along tensor-parallel layers in this release; "
+                "set trainer.training.tp_size to 1 and put the ranks into fsdp_size"
+            )
         try:
             KeyRing(self.serving, os.environ)
         except ValueError as error:

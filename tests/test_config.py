@@ -74,6 +74,10 @@ def test_what_cannot_run_is_refused_when_the_graph_is_built(tmp_path: Path) -> N
         ({"policy__engine__kv_blocks": 1}, "kv_blocks"),
         ({"policy__engine__dtype": "bfloat16"}, "trainer.training.dtype"),
         ({"trainer__training__micro_batch_tokens": 10}, "micro_batch_tokens"),
+        ({"trainer__training__lora": {"rank": 0}}, "trainer.training.lora.rank"),
+        ({"trainer__training__lora": {"alpha": 0}}, "trainer.training.lora.alpha"),
+        ({"trainer__training__lora": {"targets": []}}, "trainer.training.lora.targets"),
+        ({"trainer__training__lora": {"r": 16}}, "trainer.training.lora.r"),
         ({"name": "Not A Name"}, "name"),
     ],
 )
@@ -113,6 +117,20 @@ def test_heads_that_do_not_divide_are_found_without_loading_the_model(
     assert fits.problems() == []
     cut = Deployment.model_validate(_args(tiny_folder, trainer__training__tp_size=4))
     assert any("trainer.training.tp_size" in problem for problem in cut.problems())
+
+
+def test_adapters_across_tensor_parallel_ranks_are_refused_with_the_way_out(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAWRL_TEST_KEY", "k")
+
+    def problems(**training: Any) -> list[str]:
+        given = {f"trainer__training__{name}": value for name, value in training.items()}
+        return Deployment.model_validate(_args(tiny_folder, **given)).problems()
+
+    assert problems(lora={"rank": 8}, fsdp_size=2) == []
+    found = problems(lora={"rank": 8}, tp_size=2)
+    assert len(found) == 1 and "trainer.training.lora" in found[0] and "tp_size to 1" in found[0]
 
 
 def test_state_lies_below_the_home_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

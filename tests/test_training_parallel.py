@@ -12,7 +12,7 @@ from clawrl.messages import Sample
 from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
 from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
 from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
-from clawrl.training.config import TrainingConfig
+from clawrl.training.config import LoraConfig, TrainingConfig
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from tests.tiny_model import build_tiny_model
@@ -21,10 +21,13 @@ from tests.training_samples import WORDS, make_sample, noise, taught
 torch.set_num_threads(1)
 
 LAYOUTS = {
-    # name: (tp_size, fsdp_size, tied embeddings); an untied, row-sharded embedding has a gradient placed differently.
-    "tp": (2, 1, False),
-    "tp_tied": (2, 1, True),
-    "fsdp": (1, 2, False),
+    # name: (tp_size, fsdp_size, tied embeddings, adapters); an untied, row-sharded embedding has a gradient placed
+    # differently.
+    "tp": (2, 1, False, False),
+    "tp_tied": (2, 1, True, False),
+    "fsdp": (1, 2, False, False),
+    "fsdp_lora": (1, 2, False, True),
+    "fsdp_tied_lora": (1, 2, True, True),
 }
 LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 
@@ -32,7 +35,7 @@ LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 TOP_K = 6
 
 
-def make_trainer(folder: Path, tp_size: int = 1, fsdp_size: int = 1) -> PolicyTrainer:
+def make_trainer(folder: Path, lora: bool, tp_size: int = 1, fsdp_size: int = 1) -> PolicyTrainer:
     def load() -> Any:
         return load_model(folder, dtype=torch.float32, tp_size=tp_size, fsdp_size=fsdp_size)
 
@@ -45,6 +48,7 @@ def make_trainer(folder: Path, tp_size: int = 1, fsdp_size: int = 1) -> PolicyTr
         updates_per_batch=2,
         micro_batch_tokens=24,
         max_grad_norm=0.5,
+        lora=LoraConfig(rank=4, alpha=8) if lora else None,
     )
     return PolicyTrainer(load(), load(), BinaryRL(BinaryRLConfig(kl_coef=0.1)), config)
 
@@ -61,8 +65,8 @@ def taught_batch() -> list[Sample]:
     ]
 
 
-def observe(folder: Path, scratch: Path, tp_size: int = 1, fsdp_size: int = 1) -> dict[str, Any]:
-    trainer = make_trainer(folder, tp_size, fsdp_size)
+def observe(folder: Path, scratch: Path, lora: bool, tp_size: int = 1, fsdp_size: int = 1) -> dict[str, Any]:
+    trainer = make_trainer(folder, lora, tp_size, fsdp_size)
     plan = trainer.compute(batch(0))
     seen: dict[str, Any] = {"metrics": dict(plan.metrics), "gradients": full_gradients(trainer)}
     trainer.apply()
@@ -75,11 +79,7 @@ def observe(folder: Path, scratch: Path, tp_size: int = 1, fsdp_size: int = 1) -
     seen["weights_after_bad"] = dict(full_parameters(trainer._model))
 
     save_checkpoint(scratch, trainer.state_dict())
-    resumed = make_trainer(folder, tp_size, fsdp_size)
-    state = load_checkpoint(scratch)
-    assert state is not None
-    look(resumed)
-    resumed.load_state_dict(state)
+    resumed = restored(scratch, make_trainer(folder, lora, tp_size, fsdp_size))
     for name, one in (("straight", trainer), ("resumed", resumed)):
         for i in (1, 2):
             one.compute(batch(i))
@@ -87,6 +87,15 @@ def observe(folder: Path, scratch: Path, tp_size: int = 1, fsdp_size: int = 1) -
                 look(one)
             one.apply()
         seen[name] = dict(full_parameters(one._model))
+
+    look(trainer)
+    trainer.rewind(seen["weights"])
+    seen["rewound_to_1"] = dict(full_parameters(trainer._model))
+    trainer.compute(batch(3))
+    trainer.apply()
+    save_checkpoint(scratch / "rewound", trainer.state_dict())
+    resumed = restored(scratch / "rewound", make_trainer(folder, lora, tp_size, fsdp_size))
+    seen["after_rewind"], seen["after_rewind_resumed"] = (dict(full_parameters(t._model)) for t in (trainer, resumed))
 
     seen["start"] = dict(full_parameters(load_model(folder, dtype=torch.float32, tp_size=tp_size, fsdp_size=fsdp_size)))
     look(trainer)
@@ -99,6 +108,14 @@ def observe(folder: Path, scratch: Path, tp_size: int = 1, fsdp_size: int = 1) -
     return seen
 
 
+def restored(scratch: Path, trainer: PolicyTrainer) -> PolicyTrainer:
+    state = load_checkpoint(scratch)
+    assert state is not None
+    look(trainer)
+    trainer.load_state_dict(state)
+    return trainer
+
+
 @torch.no_grad()
 def look(trainer: PolicyTrainer) -> None:
     """A forward pass without a backward pass: FSDP then keeps weights gathered that the next write makes stale."""
@@ -107,8 +124,8 @@ def look(trainer: PolicyTrainer) -> None:
 
 def full_gradients(trainer: PolicyTrainer) -> dict[str, torch.Tensor]:
     whole = {}
-    for name, parameter in trainer._model.named_parameters():
-        gradient = trainer.optimizer.masters[name].grad
+    for name, master in trainer.optimizer.masters.items():
+        parameter, gradient = trainer._model.get_parameter(name), master.grad
         assert gradient is not None
         if isinstance(parameter, DTensor):
             gradient = DTensor.from_local(
@@ -122,12 +139,23 @@ def full_gradients(trainer: PolicyTrainer) -> dict[str, torch.Tensor]:
     return whole
 
 
+def adapter_gradients_of_different_batches(folder: Path, rank: int) -> dict[str, dict[str, torch.Tensor]]:
+    """Before and after `average_whole`, where each rank has seen a token of its own: rounding, writ large."""
+    trainer = make_trainer(folder, lora=True, fsdp_size=2)
+    trainer._model(input_ids=torch.tensor([[3, 4 + rank, 5]])).logits.square().sum().backward()
+    trainer.optimizer.collect()
+    before = full_gradients(trainer)
+    trainer.optimizer.average_whole()
+    return {"before": before, "after": full_gradients(trainer)}
+
+
 def run_rank(rank: int, root: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{root}/rendezvous", rank=rank, world_size=2)
-    for name, (tp_size, fsdp_size, tied) in LAYOUTS.items():
-        seen = observe(root / f"model-{tied}", root / f"checkpoint-{name}", tp_size, fsdp_size)
+    for name, (tp_size, fsdp_size, tied, lora) in LAYOUTS.items():
+        seen = observe(root / f"model-{tied}", root / f"checkpoint-{name}", lora, tp_size, fsdp_size)
         torch.save(seen, root / f"{name}-{rank}.pt")
+    torch.save(adapter_gradients_of_different_batches(root / "model-False", rank), root / f"different-{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -136,13 +164,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("parallel")
     for tied in (False, True):
         build_tiny_model(root / f"model-{tied}", tie_embeddings=tied)
-        torch.save(observe(root / f"model-{tied}", root / f"checkpoint-{tied}"), root / f"one-{tied}.pt")
+        for lora in (False, True):
+            seen = observe(root / f"model-{tied}", root / f"checkpoint-{tied}-{lora}", lora)
+            torch.save(seen, root / f"one-{tied}-{lora}.pt")
     torch.multiprocessing.spawn(run_rank, (root,), nprocs=2)
     return root
 
 
 def load(root: Path, layout: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    return [torch.load(root / f"{layout}-{r}.pt") for r in range(2)], torch.load(root / f"one-{LAYOUTS[layout][2]}.pt")
+    _, _, tied, lora = LAYOUTS[layout]
+    return [torch.load(root / f"{layout}-{r}.pt") for r in range(2)], torch.load(root / f"one-{tied}-{lora}.pt")
 
 
 @LAYOUT
@@ -188,10 +219,21 @@ def test_ranks_resume_from_their_own_files_bit_by_bit(root: Path, layout: str) -
 def test_rewinding_brings_every_rank_back_to_whole_weights_bit_by_bit(root: Path, layout: str) -> None:
     ranks, one = load(root, layout)
     for seen in [*ranks, one]:
-        # Three batches that taught something and two that did not lie behind it.
-        assert seen["rewound_step"] == 5 and seen["rewound_moments"] == 0
+        # Four batches that taught something and two that did not lie behind it.
+        assert seen["rewound_step"] == 6 and seen["rewound_moments"] == 0
+        for name, tensor in seen["weights"].items():
+            assert torch.equal(seen["rewound_to_1"][name], tensor), name
         for name, tensor in one["start"].items():
             assert torch.equal(seen["rewound"][name], tensor), name
+
+
+@LAYOUT
+def test_a_checkpoint_after_a_rewind_restores_what_was_trained_from_there(root: Path, layout: str) -> None:
+    ranks, one = load(root, layout)
+    for seen in [*ranks, one]:
+        assert any(not torch.equal(seen["after_rewind"][name], seen["rewound_to_1"][name]) for name in seen["start"])
+        for name, tensor in seen["after_rewind"].items():
+            assert torch.equal(seen["after_rewind_resumed"][name], tensor), name
 
 
 @LAYOUT
@@ -203,3 +245,15 @@ def test_two_ranks_distil_whole_distributions_as_one_does_also_after_a_rewind(ro
         assert seen["taught_metrics"] == pytest.approx(one["taught_metrics"], abs=1e-5)
         for name, tensor in one["taught_gradients"].items():
             torch.testing.assert_close(seen["taught_gradients"][name], tensor, rtol=0, atol=1e-5, msg=name)
+
+
+def test_adapters_are_unknown_to_fsdp_and_get_one_gradient_from_us(root: Path) -> None:
+    left, right = (torch.load(root / f"different-{r}.pt") for r in range(2))
+    moved = [name for name in left["before"] if ".lora_B." in name]
+    assert len(moved) == 2 * 7
+    for name in moved:
+        own = left["before"][name], right["before"][name]
+        assert (own[0] - own[1]).abs().max() > 1e-2, "FSDP averages adapters, so that we need not"
+        torch.testing.assert_close(left["after"][name], (own[0] + own[1]) / 2)
+    for name in left["after"]:
+        assert torch.equal(left["after"][name], right["after"][name]), name

@@ -8,10 +8,10 @@ from clawrl.strict import StrictConfig
 
 
 class LoraConfig(StrictConfig):
-    """Adapters of low rank on the named projections; everything else stays as it was."""
+    """Adapters of ``rank`` on the linear layers that ``targets`` name, added with weight ``alpha / rank``."""
 
     rank: int = Field(16, gt=0)
-    alpha: float = Field(32.0, gt=0.0, description="the adapter's output is scaled by alpha / rank")
+    alpha: float = Field(32.0, gt=0.0)
     targets: tuple[str, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
     )
@@ -27,6 +27,7 @@ class TrainingConfig(StrictConfig):
     micro_batch_tokens: int = Field(2048, gt=0, description="padded tokens in one forward and backward pass")
     max_sample_tokens: int = Field(2048, gt=0, description="longer turns are dropped as too_long, never cut")
     max_staleness: int = Field(8, ge=0, description="versions a sample may lag; older ones are dropped as stale")
+    lora: LoraConfig | None = Field(None, description="train low-rank adapters; without it all weights are trained")
     learning_rate: float = Field(2e-5, gt=0.0)
     betas: tuple[float, float] = (0.9, 0.98)
     adam_eps: float = Field(1e-8, gt=0.0)

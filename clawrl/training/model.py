@@ -13,13 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]
 
 from clawrl.loss import TokenDistribution, predictors
 from clawrl.sizing.architecture import check_heads
 from clawrl.training.batch import MicroBatch
+from clawrl.training.lora import base_parameters, merged
+from clawrl.training.shards import gather
 
 
 def world_size() -> int:
@@ -63,11 +64,13 @@ def load_model(
 def full_parameters(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Every parameter whole, as a fresh copy on the CPU, in ``named_parameters`` order; tied weights once.
 
-    One tensor is gathered at a time. All ranks must exhaust the iterator together.
+    Adapters are not listed but added in: names, order, dtypes and shapes are those of the model without them. One
+    tensor is gathered at a time. All ranks must exhaust the iterator together.
     """
-    for name, parameter in model.named_parameters():
-        value = parameter.detach()
-        whole = value.full_tensor() if isinstance(value, DTensor) else value
+    for name, parameter, adapted in base_parameters(model):
+        whole = gather(parameter.detach())
+        if adapted is not None:
+            whole = merged(whole, adapted)
         yield name, whole.to("cpu", copy=True)
 
 

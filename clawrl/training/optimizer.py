@@ -5,7 +5,8 @@ holds the shards by parameter name, with the collected gradients in their ``.gra
 own master; any other gets a float32 copy, and is rewritten from it after each step, so that updates smaller than the
 parameter's resolution add up. Gradients of micro-batches are added in float32 too.
 
-Order: per micro-batch ``collect()`` after ``backward()``; then ``grad_norm()`` (a collective); then ``step(norm)`` or
+Order: per micro-batch ``collect()`` after ``backward()``; then ``average_whole()``, if there is anything that no
+sharding looks after, and ``grad_norm()`` (collectives); then ``step(norm)`` or
 ``zero_grad()``. `state_dict` holds this rank's shards and restores bit by bit.
 """
 
@@ -17,7 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate
+
+from clawrl.training.shards import cut, local
 
 _ShardKey = tuple[DeviceMesh, tuple[int, ...]] | None
 
@@ -59,6 +62,24 @@ class MasterAdamW:
                 master.grad = gradient.to(torch.float32, copy=True)
             else:
                 master.grad += gradient
+
+    def average_whole(self) -> None:
+        """Give all ranks one gradient for what each of them holds whole: the mean. A collective; before `grad_norm`.
+
+        For parameters that no sharding looks after. The ranks' gradients are of one batch and differ in rounding at
+        most, but weights that drift apart by rounding do drift apart.
+        """
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return
+        # Whether a gradient is there depends on the batch alone, and so is the same on all ranks.
+        whole = [self.masters[name].grad for name, p in self._parameters.items() if not isinstance(p, DTensor)]
+        gradients = [gradient for gradient in whole if gradient is not None]
+        if gradients:
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            dist.all_reduce(flat)
+            flat /= dist.get_world_size()
+            for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
 
     def grad_norm(self) -> float:
         """Global L2 norm over all ranks and shards, the same number on every rank; infinite if anything is not finite.
@@ -133,11 +154,7 @@ class MasterAdamW:
         if missing := sorted(self._parameters.keys() - weights.keys()):
             raise ValueError(f"the weights to go back to lack {missing[0]} and {len(missing) - 1} more")
         for name, parameter in self._parameters.items():
-            whole = weights[name].to(parameter.device)
-            if isinstance(parameter, DTensor):
-                # Every rank has read the same file: each cuts out its own shard.
-                whole = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-            self.masters[name].copy_(_local(whole))
+            self.masters[name].copy_(cut(weights[name], parameter))
         self._adam.state.clear()
         self._write_back()
         self.zero_grad()
@@ -145,19 +162,15 @@ class MasterAdamW:
     def _write_back(self) -> None:
         for name, parameter in self._parameters.items():
             # Measured: FSDP moves an unevenly cut shard to new storage on the first forward, so it is looked up anew.
-            local = _local(parameter.detach())
-            if local.data_ptr() != self.masters[name].data_ptr():
-                local.copy_(self.masters[name])
+            piece = local(parameter.detach())
+            if piece.data_ptr() != self.masters[name].data_ptr():
+                piece.copy_(self.masters[name])
 
 
 def _master(parameter: torch.nn.Parameter) -> Tensor:
-    local = _local(parameter.detach())
-    own = local.dtype == torch.float32 and not isinstance(parameter, DTensor)
-    return local if own else local.to(torch.float32, copy=True)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    piece = local(parameter.detach())
+    own = piece.dtype == torch.float32 and not isinstance(parameter, DTensor)
+    return piece if own else piece.to(torch.float32, copy=True)
 
 
 def _local_gradient(parameter: torch.nn.Parameter) -> Tensor:
@@ -166,7 +179,7 @@ def _local_gradient(parameter: torch.nn.Parameter) -> Tensor:
     if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
         # Measured: an untied embedding sharded by rows gets a replicated gradient.
         gradient = gradient.redistribute(placements=parameter.placements)
-    return _local(gradient.detach())
+    return local(gradient.detach())
 
 
 def _shard_key(parameter: torch.nn.Parameter) -> _ShardKey:

@@ -7,6 +7,8 @@ whose gradient is not finite, leaves weights and optimizer state bit-identical a
 ``step`` counts applied batches, changed or not: a lease names its step beforehand, so numbers must not repeat. The
 method's state moves on with it.
 
+With ``config.lora`` the trainer puts adapters into the model that it is given and trains only those.
+
 Every rank is given the same samples in the same order and calls the same methods. Decisions are made from the samples
 and from the all-reduced gradient norm only, so that ranks never part ways. `state_dict` with the starting model's
 folder restores the trainer bit by bit.
@@ -27,6 +29,7 @@ from clawrl.messages import Sample
 from clawrl.methods.base import LossInputs, Method, MethodState
 from clawrl.training.batch import MicroBatch, Row, make_micro_batches
 from clawrl.training.config import TrainingConfig
+from clawrl.training.lora import Adapters, check_settings
 from clawrl.training.model import reshard, response_distribution
 from clawrl.training.optimizer import MasterAdamW
 
@@ -95,6 +98,7 @@ class PolicyTrainer:
         self._method = method
         self._config = config
         self._device = next(model.parameters()).device
+        self._adapters = Adapters(model, config.lora, config.seed) if config.lora else None
         self.optimizer = MasterAdamW(
             model.named_parameters(),
             learning_rate=config.learning_rate,
@@ -165,12 +169,15 @@ class PolicyTrainer:
         A collective: all ranks call it with equal weights.
         """
         reshard(self._model)
+        if self._adapters is not None:
+            self._adapters.rewind(weights)
+            weights = dict(self._adapters.start())
         self.optimizer.rewind(weights)
         self.method_state = self._method.initial_state()
         self._pending = None
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's share of everything that training changes; weights are inside the optimizer's masters.
+        """This rank's share of everything that training changes; what is trained is inside the optimizer's masters.
 
         Tensors are live: write them out before the next step.
         """
@@ -181,10 +188,15 @@ class PolicyTrainer:
             "method": self._method.name,
             "method_state": dict(self.method_state),
             "optimizer": self.optimizer.state_dict(),
+            "lora": self._adapters and self._adapters.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        # Checkpoints from before there were adapters have no such entry.
+        check_settings(self._config.lora, state.get("lora"))
         reshard(self._model)
+        if self._adapters is not None:
+            self._adapters.load_state_dict(state["lora"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         # Another method's state means nothing to this one; its weights do.
@@ -255,6 +267,8 @@ class PolicyTrainer:
             }
             for key, share in shares.items():
                 totals[key] = totals[key] + share if key in totals else share
+        if self._adapters is not None:
+            self.optimizer.average_whole()
         pending.norm = self.optimizer.grad_norm()
         return {key: float(total) for key, total in totals.items()} | {"grad_norm": pending.norm}
 

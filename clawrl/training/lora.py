@@ -1,0 +1,139 @@
+"""Low-rank adapters in a loaded model: W becomes W + alpha/rank · B A, and only A and B are trained.
+
+The model keeps its class; `peft` wraps each linear layer that a target names. W is frozen. A starts from a seed, drawn
+on the CPU in module order and so the same on every rank of every layout; B starts at zero. Both have the model's dtype,
+like any weight here, and float32 masters in the optimizer.
+
+What leaves the trainer are whole weights under the model's own names, adapters added in (`base_parameters` says
+where): engines need not know that there are any. Publishing the adapters alone, which is far less to send, comes later.
+
+Adapters are put in after the model was sharded. FSDP does not know them: every rank holds them whole and, since all
+ranks read the same batch, finds the same gradient for them (`MasterAdamW.average_whole` settles the last bits).
+
+`Adapters.state_dict` has no adapter in it, as those are in the optimizer's masters. It says what they are an
+addition to: the settings, and this rank's pieces of those base weights that a rewind changed. All others are in the
+model's folder, so that it belongs into a model fresh from there.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import peft
+import torch
+from peft.tuners.lora import LoraLayer
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from clawrl.training.config import LoraConfig
+from clawrl.training.shards import cut, gather, local
+
+_NAME = "default"
+
+
+class Adapters:
+    def __init__(self, model: PreTrainedModel, config: LoraConfig, seed: int) -> None:
+        """Puts adapters into ``model``, which must have none."""
+        _check_targets(model, config.targets)
+        settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=list(config.targets))
+        peft.inject_adapter_in_model(settings, model, _NAME)
+        model.train(False)
+        self._model = model
+        self._config = config
+        self._seed = seed
+        self._changed: set[str] = set()
+        with torch.no_grad():
+            for name, whole in self.start():
+                parameter = model.get_parameter(name)
+                local(parameter).copy_(cut(whole, parameter))
+
+    def start(self) -> Iterator[tuple[str, Tensor]]:
+        """The adapters as they are before the first step, whole, by parameter name."""
+        generator = torch.Generator().manual_seed(self._seed)
+        for name, module in self._model.named_modules():
+            if isinstance(module, LoraLayer):
+                a, b = module.lora_A[_NAME].weight, module.lora_B[_NAME].weight
+                limit = a.shape[1] ** -0.5
+                yield f"{name}.lora_A.{_NAME}.weight", torch.empty(a.shape).uniform_(-limit, limit, generator=generator)
+                yield f"{name}.lora_B.{_NAME}.weight", torch.zeros(b.shape)
+
+    @torch.no_grad()
+    def rewind(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over whole ``weights``, by the model's own names, as the base; the optimizer resets the adapters.
+
+        All of them are there or nothing changes.
+        """
+        base = {name: parameter for name, parameter, _ in base_parameters(self._model)}
+        if missing := sorted(base.keys() - weights.keys()):
+            raise ValueError(f"the weights to go back to lack {missing[0]} and {len(missing) - 1} more")
+        for name, parameter in base.items():
+            mine = local(parameter)
+            piece = cut(weights[name], parameter).to(mine.dtype)
+            if not torch.equal(mine, piece):
+                mine.copy_(piece)
+                self._changed.add(name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The live tensors, not a copy: write them out before the next step."""
+        base = {name: local(p.detach()) for name, p, _ in base_parameters(self._model) if name in self._changed}
+        return {"settings": self._config.model_dump(mode="json"), "base": base}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if strays := self._changed - state["base"].keys():
+            raise RuntimeError(f"{min(strays)} is no longer what the model's folder has; restore into a fresh model")
+        for name, parameter, _ in base_parameters(self._model):
+            if name in state["base"]:
+                local(parameter).copy_(state["base"][name])
+        self._changed = set(state["base"])
+
+
+def check_settings(config: LoraConfig | None, saved: Mapping[str, Any] | None) -> None:
+    """Adapters mean nothing under another rank or alpha, or where there are none; ``saved`` is a `state_dict`."""
+    now = config and config.model_dump(mode="json")
+    then = saved and saved["settings"]
+    if now != then:
+        raise ValueError(
+            f"trainer.training.lora is {now}, but the checkpoint was written with {then}; "
+            "set it back, or start anew with another state_dir"
+        )
+
+
+def base_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter, LoraLayer | None]]:
+    """Every parameter but the adapters, with the name and in the order that it has in a model without adapters.
+
+    With it comes the layer whose adapter is to be added to it, if there is one.
+    """
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    for name, parameter in model.named_parameters():
+        path, _, kind = name.rpartition(".")
+        owner, wrapped = path.removesuffix(".base_layer"), path.endswith(".base_layer")
+        if wrapped and owner in layers:
+            yield f"{owner}.{kind}", parameter, layers[owner] if kind == "weight" else None
+        elif not any(part in ("lora_A", "lora_B") for part in path.split(".")):
+            yield name, parameter, None
+
+
+@torch.no_grad()
+def merged(weight: Tensor, layer: LoraLayer) -> Tensor:
+    """The whole ``weight`` with the layer's adapter added in float32, in ``weight``'s dtype. A collective."""
+    a, b = gather(layer.lora_A[_NAME].weight), gather(layer.lora_B[_NAME].weight)
+    # Untouched bits, not bits plus zero: a version's digest is over them, and -0 + 0 is another zero.
+    if not b.any():
+        return weight
+    delta = layer.scaling[_NAME] * (b.float() @ a.float())
+    return (weight.float() + delta).to(weight.dtype)
+
+
+def _check_targets(model: PreTrainedModel, targets: tuple[str, ...]) -> None:
+    # A weight that is also the embedding's would change there, too.
+    embedding = model.get_input_embeddings().weight
+    linear = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module.weight is not embedding
+    }
+    if unknown := [target for target in targets if target not in linear]:
+        raise ValueError(
+            f"trainer.training.lora.targets: the model has no linear layers {', '.join(unknown)} to adapt; "
+            f"choose among {', '.join(sorted(linear))}"
+        )
