@@ -40,7 +40,6 @@ class TrainingConfig(StrictConfig):
     poll_s: float = Field(2.0, gt=0.0, le=5.0, description="idle ranks hear from rank 0 at least this often")
     max_failures: int = Field(-1, ge=-1, description="worker failures Ray Train restarts; -1 is no limit")
     threads: int = Field(2, gt=0)
-    lora: LoraConfig | None = Field(None, description="train adapters instead of all weights")
     seed: int = 0
 
     @property
