@@ -232,6 +232,12 @@ class Deployment(StrictConfig):
                     f"{path}.resources.num_gpus: {gpus:g}, but the engine needs one for each of "
                     f"{path}.engine.tp_size {engine.tp_size}; set {engine.tp_size}"
                 )
+        longest_s, held_s = self.publish.longest_s, self.serving.hold_timeout_s
+        if self.policy.engine.kind == "sglang" and held_s <= longest_s:
+            found.append(
+                f"serving.hold_timeout_s: {held_s:g}, but SGLang may hold requests for {longest_s:g} s while weights "
+                "change (publish.transfer_timeout_s and commit_timeout_s); raise the one or lower the others"
+            )
         if self.judge.engine.on_gpu and (why := self._second_engine_of_the_judge()) is not None:
             found.append(f"{why}: an SGLang takes its GPUs for itself, so that the judge can run only one")
         return found

@@ -109,9 +109,14 @@ class Publisher:
         self._timeout_s = timeout_s
 
     async def by_broadcast(
-        self, version: int, tensors: Mapping[str, torch.Tensor], *, stop_after: int | None = None
+        self,
+        version: int,
+        tensors: Mapping[str, torch.Tensor],
+        *,
+        stop_after: int | None = None,
+        flipped: bool = False,
     ) -> None:
-        """Until it is received. ``stop_after`` buckets the trainer dies."""
+        """Until it is received. ``stop_after`` buckets the trainer dies; ``flipped``: a bit changes on the way."""
         manifest = build_manifest(version, tensors, bucket_bytes=self._bucket_bytes)
         await self._engine.prepare(manifest, write_snapshot(self._root, manifest, tensors))
         sender = Sender("127.0.0.1", "gloo", self._timeout_s)
@@ -128,7 +133,10 @@ class Publisher:
             try:
                 sender.connect(meeting.name, meeting.world)
                 for bucket in range(len(manifest.buckets))[:stop_after]:
-                    sender.send(pack_bucket(manifest, bucket, tensors))
+                    data = pack_bucket(manifest, bucket, tensors)
+                    if flipped and bucket == len(manifest.buckets) - 1:
+                        data[0] ^= 1
+                    sender.send(data)
             except TransferError:
                 pass  # the engine's own error is the one that tells
             finally:

@@ -38,7 +38,7 @@ from clawrl.models import resolve
 from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
-from clawrl.weights.broadcast import Sender
+from clawrl.weights.broadcast import Sender, TransferError
 from clawrl.weights.manifest import build_manifest, pack_bucket
 from clawrl.weights.snapshot import prune, read_snapshot, write_snapshot
 
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A call that must not be lost waits this long for a coordinator that is being restarted.
 _PATIENCE_S = 300.0
+_LONGEST_REST_S = 60.0
 
 
 def train_loop(settings: dict[str, Any]) -> None:
@@ -73,6 +74,7 @@ class TrainingRun:
         self._restore()
         self._checkpointed_step = self._trainer.step
         self._unpublished = False
+        self._failed_publishes = 0
 
     def _load(self, folder: Path) -> PreTrainedModel:
         config = self._config
@@ -159,11 +161,16 @@ class TrainingRun:
                     "begin_publish", self._run_id, manifest, self._trainer.step, str(folder), *sender.address
                 )
                 publish_id = meeting.name
-                if meeting.world > 1:
-                    sender.connect(meeting.name, meeting.world)
-                    for bucket in range(len(manifest.buckets)):
-                        sender.send(pack_bucket(manifest, bucket, tensors))
-                self._ask("finish_publish", meeting.name)
+                try:
+                    if meeting.world > 1:
+                        sender.connect(meeting.name, meeting.world)
+                        for bucket in range(len(manifest.buckets)):
+                            sender.send(pack_bucket(manifest, bucket, tensors))
+                except TransferError as error:
+                    # One replica that died breaks the transfer for the sender; those that have every byte say so.
+                    log.warning("sending version %d broke off: %s", version, error)
+                    sender.close()
+                self._ask("finish_publish", meeting.name, patience_s=_PATIENCE_S + self._deployment.publish.longest_s)
             finally:
                 sender.close()
         except Exception as error:
@@ -172,8 +179,11 @@ class TrainingRun:
             if publish_id is not None:
                 with contextlib.suppress(Exception):
                     self._coordinator.ask_now("abort_publish", publish_id, repr(error)[:500], timeout_s=5.0)
-            time.sleep(self._config.poll_s)
+            # Engines that load in place hold their users for every attempt.
+            self._failed_publishes += 1
+            time.sleep(min(self._config.poll_s * 2 ** (self._failed_publishes - 1), _LONGEST_REST_S))
             return False
+        self._failed_publishes = 0
         return True
 
     def _snapshot(self, version: int, tensors: dict[str, torch.Tensor]) -> tuple[WeightManifest, Path]:
@@ -239,8 +249,8 @@ class TrainingRun:
 
     # -- talking ------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        return self._coordinator.ask_now(method, *arguments, timeout_s=_PATIENCE_S)
+    def _ask(self, method: str, *arguments: Any, patience_s: float = _PATIENCE_S) -> Any:
+        return self._coordinator.ask_now(method, *arguments, timeout_s=patience_s)
 
     def _from_rank_0(self, make: Callable[[], T]) -> T:
         """``make`` on rank 0 only; every rank gets its value."""

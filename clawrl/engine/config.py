@@ -18,10 +18,11 @@ class SglangConfig(StrictConfig):
         "",
         description="the interpreter that has sglang, or env:VARIABLE that names it; empty: the one that runs clawrl",
     )
-    pause_mode: Literal["retract", "abort", "in_place"] = Field(
+    pause_mode: Literal["retract", "in_place"] = Field(
         "retract",
-        description="what becomes of running requests when weights change: retract and abort compute their prefixes "
-        "anew under the new weights, in_place keeps what the old weights computed and so is not exact",
+        description="what becomes of running requests when weights change: retract computes their prefixes anew under "
+        "the new weights; in_place keeps what the old ones computed, for a shorter hold, and so is not exact. (A third "
+        "mode of SGLang's, abort, ends answers.)",
     )
     memory_fraction: float = Field(0.85, gt=0.0, lt=1.0, description="of a GPU, for weights and cache")
     boot_timeout_s: float = Field(600.0, gt=0.0)

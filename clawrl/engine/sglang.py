@@ -16,7 +16,6 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,8 @@ from clawrl.engine.protocol import (
     TokenChunk,
 )
 from clawrl.engine.sglang_api import Refusal, SglangError
-from clawrl.engine.sglang_scores import MOST_ENTRIES, WrongReply, first_candidates, read_scores, score_body, version_of
+from clawrl.engine.sglang_scores import TOLERANCES, WrongReply
+from clawrl.engine.sglang_scoring import score_all
 from clawrl.engine.sglang_server import SglangServer
 from clawrl.engine.sglang_weights import SglangWeights
 from clawrl.engine.slots import Slots
@@ -49,15 +49,6 @@ log = logging.getLogger(__name__)
 OLDEST = (0, 5, 20)
 """Older ones do not say which version sampled which token, or have no /ready."""
 _SESSIONS_SINCE = (0, 5, 21)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """A response being written. Where SGLang's pause aborts it, another submission goes on from ``ids``."""
-
-    request: GenerateRequest
-    ids: list[int] = field(default_factory=list)
-    spans: list[VersionSpan] = field(default_factory=list)
 
 
 class SglangEngine:
@@ -96,11 +87,6 @@ class SglangEngine:
     @property
     def load(self) -> Load:
         return Load(running=self.slots.running, waiting=self.slots.waiting)
-
-    @property
-    def pid(self) -> int | None:
-        """The process that everything of SGLang's ends with."""
-        return self._server.pid
 
     def stats(self) -> Mapping[str, Any]:
         return {"sglang": self._release, **(self._weights.stats() if self._weights else {})}
@@ -144,45 +130,35 @@ class SglangEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         self._validate(request)
         async with self.slots.reserve(1, within_s=request.place_within_s):
-            answer = _Answer(request)
-            while True:
-                async with aclosing(self._submit(answer)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-                        if chunk.finish_reason is not None:
+            # Of one length, so that none begins with another: SGLang aborts whatever begins with an id.
+            rid, said, finished = uuid.uuid4().hex, 0, False
+            body = {**self._body(request), "rid": rid, "return_logprob": True}
+            try:
+                async with aclosing(self._api.stream(body)) as events:
+                    async for event in events:
+                        chunk = self._read(event, said)
+                        said += len(chunk.ids)
+                        finished = chunk.finish_reason is not None
+                        if said or finished:
+                            yield chunk
+                        if finished:
                             return
-                # Aborted by a pause: it goes on, with what was said as its beginning, when the pause is over.
-                await self._held()
+                raise EngineError("SGLang ended an answer in the middle")
+            except Refusal as refusal:
+                finished = True
+                raise UnsupportedRequest(str(refusal), param=_field_of(str(refusal))) from None
+            except (SglangError, WrongReply, KeyError) as error:
+                raise EngineError(f"{type(error).__name__}: {error}") from error
+            finally:
+                if not finished:
+                    # Nobody waits for the reply; the generator may be closing while its task is torn down.
+                    _spawn(self._abort(rid))
 
-    async def _submit(self, answer: _Answer) -> AsyncGenerator[TokenChunk, None]:
-        """One request of SGLang's. Ends without a finish reason where a pause aborted it."""
-        # Of one length, so that none begins with another: SGLang aborts whatever begins with an id.
-        rid, base, finished = uuid.uuid4().hex, len(answer.ids), False
-        body = {**self._body(answer.request, answer.ids), "rid": rid, "return_logprob": True}
-        try:
-            async with aclosing(self._api.stream(body)) as events:
-                async for event in events:
-                    chunk = self._read(answer, event, base)
-                    finished = event["meta_info"].get("finish_reason") is not None
-                    if chunk is not None:
-                        yield chunk
-                    if finished:
-                        return
-            raise EngineError("SGLang ended an answer in the middle")
-        except Refusal as refusal:
-            finished = True
-            raise UnsupportedRequest(str(refusal), param=_field_of(str(refusal))) from None
-        except (SglangError, WrongReply, KeyError) as error:
-            raise EngineError(f"{type(error).__name__}: {error}") from error
-        finally:
-            if not finished:
-                # Nobody waits for the reply; the generator may be closing while its task is torn down.
-                _spawn(self._abort(rid))
-
-    def _read(self, answer: _Answer, event: Mapping[str, Any], base: int) -> TokenChunk | None:
+    def _read(self, event: Mapping[str, Any], said: int) -> TokenChunk:
+        """What is new in an event of an answer of which ``said`` tokens are known."""
         meta = event["meta_info"]
         reason = meta.get("finish_reason")
-        if reason is not None and reason["type"] == "abort" and not self._is_held_abort(reason):
+        if reason is not None and reason["type"] == "abort":
             # What it cannot do it says in the stream, too, with a token that nobody sampled.
             kind = Refusal if reason.get("status_code") == 400 else SglangError
             raise kind(f"SGLang aborted an answer: {reason.get('message')}")
@@ -190,29 +166,16 @@ class SglangEngine:
         ids, logps = [int(entry[1]) for entry in fresh], [float(entry[0]) for entry in fresh]
         if ids != list(event.get("output_ids") or []):
             raise WrongReply(f"{len(event.get('output_ids') or [])} ids came with {len(ids)} log-probs")
-        answer.ids += ids
-        finish, spans = None, None
+        finish = None
         if reason is not None:
-            answer.spans += _spans(meta, base)
-            if reason["type"] != "abort":
-                finish = FinishReason.LENGTH if reason["type"] == "length" else FinishReason.STOP
-                spans = _joined(answer.spans, len(answer.ids))
-        if not ids and finish is None:
-            return None
+            finish = FinishReason.LENGTH if reason["type"] == "length" else FinishReason.STOP
         return TokenChunk(
             ids=np.asarray(ids, dtype=np.int32),
             logps=np.asarray(logps, dtype=np.float32),
             version=self.version,
             finish_reason=finish,
-            spans=spans,
+            spans=None if finish is None else _spans(meta, said + len(ids)),
         )
-
-    def _is_held_abort(self, reason: Mapping[str, Any]) -> bool:
-        return self._config.sglang.pause_mode == "abort" and not reason.get("status_code")
-
-    async def _held(self) -> None:
-        if self._weights is not None:
-            await self._weights.going.wait()
 
     async def _abort(self, rid: str) -> None:
         try:
@@ -223,7 +186,7 @@ class SglangEngine:
     async def sample(self, request: GenerateRequest, times: int) -> list[TokenIds | Exception]:
         """One call: SGLang computes the prompt once for all of them."""
         self._validate(request)
-        body = self._body(request, [])
+        body = self._body(request)
         body["sampling_params"] = {**body["sampling_params"], "n": times}
         async with self.slots.reserve(1, within_s=request.place_within_s):
             try:
@@ -243,49 +206,23 @@ class SglangEngine:
     def _validate(self, request: GenerateRequest) -> None:
         check_request(request, context_length=self._config.context_length, vocabulary=self._vocabulary)
 
-    def _body(self, request: GenerateRequest, said: Sequence[int]) -> dict[str, Any]:
+    def _body(self, request: GenerateRequest) -> dict[str, Any]:
         return {
-            "input_ids": [*request.prompt_ids.tolist(), *said],
-            "sampling_params": sampling_body(request.sampling, self._end_ids, said=len(said)),
+            "input_ids": request.prompt_ids.tolist(),
+            "sampling_params": sampling_body(request.sampling, self._end_ids),
         }
 
     # -- scoring ------------------------------------------------------------------------------------
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         check_scored(requests, self._config.context_length)
-        waiting = {index: first_candidates(request, self._vocabulary) for index, request in enumerate(requests)}
-        results: dict[int, Scores] = {}
-        while waiting:
-            for index, candidates in waiting.items():
-                self._check_size(requests[index], candidates)
-            for index, found in (await self._scored(requests, waiting)).items():
-                if found is not None:
-                    results[index] = found
-            # Too few candidates for the temperature: ask for more.
-            waiting = {i: min(8 * k, self._vocabulary) for i, k in waiting.items() if i not in results}
-        return [results[index] for index in range(len(requests))]
-
-    async def _scored(self, requests: Sequence[ScoreRequest], asked: Mapping[int, int]) -> dict[int, Scores | None]:
-        chosen = [requests[index] for index in asked]
+        tolerance = TOLERANCES[self._config.dtype]
         try:
-            replies = await self._api.generate(score_body(chosen, list(asked.values())))
-            return {
-                index: read_scores(request, candidates, reply, self._vocabulary)
-                for (index, candidates), request, reply in zip(asked.items(), chosen, replies, strict=True)
-            }
+            return await score_all(requests, self._api.generate, vocabulary=self._vocabulary, tolerance=tolerance)
         except Refusal as refusal:
             raise UnsupportedRequest(str(refusal)) from None
         except (SglangError, WrongReply, KeyError, ValueError) as error:
             raise EngineError(f"SGLang's log-probs cannot be used: {error}") from error
-
-    def _check_size(self, request: ScoreRequest, candidates: int) -> None:
-        entries = candidates * (len(request.ids) - request.start)
-        if entries > MOST_ENTRIES:
-            raise UnsupportedRequest(
-                f"log-probs of {len(request.ids) - request.start} tokens at temperature {request.temperature} would "
-                f"take {candidates} candidates each; use a temperature of 1 or less, or the transformers engine",
-                param="temperature",
-            )
 
     # -- weights ------------------------------------------------------------------------------------
 
@@ -326,13 +263,13 @@ class SglangEngine:
         self._end_ids = end_ids(text.eos_token_id, generation.eos_token_id, self._tokenizer.eos_token_id)
 
 
-def sampling_body(sampling: SamplingParams, end: Sequence[int], *, said: int = 0) -> dict[str, Any]:
-    """SGLang's sampling parameters, one for each of ours; ``said`` tokens of the answer are written already."""
+def sampling_body(sampling: SamplingParams, end: Sequence[int]) -> dict[str, Any]:
+    """SGLang's sampling parameters, one for each of ours; ``end`` are the ids that end an answer."""
     body: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
-        "max_new_tokens": sampling.max_tokens - said,
+        "max_new_tokens": sampling.max_tokens,
         "stop": list(sampling.stop),
         "stop_token_ids": list(end),
         "skip_special_tokens": False,
@@ -342,29 +279,19 @@ def sampling_body(sampling: SamplingParams, end: Sequence[int], *, said: int = 0
     return body
 
 
-def _spans(meta: Mapping[str, Any], base: int) -> list[VersionSpan]:
-    """What SGLang says of one submission, whose first token is number ``base`` of the response."""
+def _spans(meta: Mapping[str, Any], length: int) -> tuple[VersionSpan, ...]:
+    """Which version sampled which of the answer's ``length`` tokens."""
     spans = meta.get("weight_versions")
     if spans is None:
-        spans = [{"version": version_of(meta), "start": 0, "end": int(meta["completion_tokens"])}]
-    return [
-        VersionSpan(start=base + int(s["start"]), end=base + int(s["end"]), version=int(s["version"]))
+        raise WrongReply("SGLang does not say which version sampled which token")
+    found = tuple(
+        VersionSpan(start=int(s["start"]), end=int(s["end"]), version=int(s["version"]))
         for s in spans
         if int(s["end"]) > int(s["start"])
-    ]
-
-
-def _joined(spans: Sequence[VersionSpan], length: int) -> tuple[VersionSpan, ...]:
-    """Neighbours of one version as one; together they must cover the response."""
-    joined: list[VersionSpan] = []
-    for span in spans:
-        if joined and joined[-1].version == span.version and joined[-1].end == span.start:
-            span = VersionSpan(start=joined.pop().start, end=span.end, version=span.version)
-        joined.append(span)
-    covered = joined[-1].end if joined else 0
-    if covered != length:
-        raise WrongReply(f"version spans cover {covered} of {length} tokens")
-    return tuple(joined)
+    )
+    if (found[-1].end if found else 0) != length:
+        raise WrongReply(f"version spans cover {found[-1].end if found else 0} of {length} tokens")
+    return found
 
 
 def _release(text: str) -> tuple[int, ...]:

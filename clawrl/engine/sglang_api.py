@@ -7,6 +7,7 @@ used.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
@@ -49,7 +50,8 @@ class SglangApi:
 
     async def generate(self, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
         """One whole reply, or a list of them for a batch."""
-        return _json(await self._request("POST", "/generate", body=body, timeout_s=timeout_s))
+        reply = await self._request("POST", "/generate", body=body, timeout_s=timeout_s)
+        return await asyncio.to_thread(_json, reply)
 
     async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events of one reply. Closing the generator closes the connection."""
@@ -64,7 +66,10 @@ class SglangApi:
                     text = line.removeprefix("data:").strip()
                     if text == "[DONE]":
                         return
-                    event = json.loads(text)
+                    try:
+                        event = json.loads(text)
+                    except ValueError as error:
+                        raise SglangError("SGLang broke off in the middle of an event") from error
                     if "error" in event:
                         raise Refusal(_message(event))
                     yield event

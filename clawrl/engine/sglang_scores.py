@@ -6,7 +6,7 @@ asked.
 
 **Other temperatures.** ``log p_T(x) = log p(x) / T - log Z`` with ``Z = sum over the vocabulary of p^(1/T)``. The sum
 needs the whole vocabulary, of which SGLang names the best ``K``: what the others add is bounded by their mass and their
-largest member, and half of the bound is taken. Where that could be off by more than `TOLERANCE`, more candidates are
+largest member, and half of the bound is taken. Where that could be off by more than a tolerance, more candidates are
 asked for, at worst the whole vocabulary; below 1 a few hundred do, since there the improbable ones count for nothing.
 """
 
@@ -19,13 +19,11 @@ import numpy as np
 
 from clawrl.engine.protocol import ScoreRequest, Scores
 
-TOLERANCE = 2e-5
-"""Nats by which a log-prob at another temperature may be off."""
+TOLERANCES = {"float32": 2e-5, "bfloat16": 1e-3, "float16": 1e-3}
+"""Nats by which a log-prob at another temperature may be off, by the dtype of the weights: its own noise is larger."""
 FLOAT32_NOISE = 5e-6
 """How much of a distribution's mass its log-probs, being float32, may hide."""
 FIRST_CANDIDATES = 128
-MOST_ENTRIES = 4_000_000
-"""Candidates in one reply: beyond, it would be hundreds of megabytes of JSON."""
 
 
 class WrongReply(ValueError):
@@ -54,7 +52,9 @@ def first_candidates(request: ScoreRequest, vocabulary: int) -> int:
     return min(max(request.top_k, FIRST_CANDIDATES), vocabulary)
 
 
-def read_scores(request: ScoreRequest, candidates: int, reply: Mapping[str, Any], vocabulary: int) -> Scores | None:
+def read_scores(
+    request: ScoreRequest, candidates: int, reply: Mapping[str, Any], vocabulary: int, tolerance: float
+) -> Scores | None:
     """The scores, or None where ``candidates`` are too few for the temperature. Raises `WrongReply`."""
     meta = reply["meta_info"]
     wanted = np.asarray(request.ids[request.start :], dtype=np.int64)
@@ -64,7 +64,7 @@ def read_scores(request: ScoreRequest, candidates: int, reply: Mapping[str, Any]
         ids_NK, logp_NK = _candidates(meta, len(wanted), candidates)
         if request.temperature != 1.0:
             log_z_N, error_N = log_partition(logp_NK, request.temperature, vocabulary)
-            if candidates < vocabulary and float(error_N.max()) > TOLERANCE:
+            if candidates < vocabulary and float(error_N.max()) > tolerance:
                 return None
             logp_N = logp_N / request.temperature - log_z_N
             logp_NK = logp_NK / request.temperature - log_z_N[:, None]

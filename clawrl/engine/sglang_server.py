@@ -2,9 +2,9 @@
 
 The port is held from before the child starts: a socket that is bound but does not listen keeps it from everybody but
 those who bind as servers do, which the child does minutes later. A key made for each child tells its server from any
-other that might answer there, and keeps others out. `sglang_keeper` ends the child with whoever holds this object,
-however that one ends. What the child prints goes on to our own standard error, where Ray finds it; its last lines are
-in the error of a failed start.
+other that might answer there, and keeps out whoever cannot see its command line. `sglang_keeper` ends the child with
+whoever holds this object, however that one ends. What the child prints goes on to our own standard error, where Ray
+finds it; its last lines are in the error of a failed start.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ def launch_arguments(folder: Path, config: EngineConfig, port: int, key: str) ->
         *(f"--api-key={key}", "--weight-version", "0", "--dtype", config.dtype),
         *("--context-length", str(config.context_length), "--tp-size", str(config.tp_size)),
         *("--max-running-requests", str(config.max_running_requests)),
+        *("--chunked-prefill-size", str(max(config.max_batch_tokens, config.page_size))),
         *("--max-total-tokens", str(config.kv_blocks * config.page_size)),
         # A line for each batch would drown what matters.
         *("--log-level", "warning"),
@@ -141,7 +142,7 @@ def launch_arguments(folder: Path, config: EngineConfig, port: int, key: str) ->
         "--constrained-json-disable-any-whitespace",
     ]
     if config.device == "cpu":
-        flags += [*_CPU_FLAGS, "--chunked-prefill-size", str(max(config.max_batch_tokens, config.page_size))]
+        flags += _CPU_FLAGS
     else:
         flags += ["--mem-fraction-static", str(config.sglang.memory_fraction)]
     if config.seed is not None:

@@ -1,7 +1,7 @@
 """New weights for a running SGLang, which loads in place: hold, load, verify, and go on, with the old ones if need be.
 
     prepare    read the snapshot of the version, check its digest, compute what SGLang's weights must hash to
-    receive    hold requests; load by broadcast or from disk; compare the hashes; forget cached prefixes
+    receive    hold requests; forget cached prefixes; load by broadcast or from disk; compare the hashes
     commit     go on under the new version
     abort      (or no word within ``decide_within_s``) load the last good version from disk, and go on under that
 
@@ -36,6 +36,8 @@ from clawrl.weights.sources import Broadcast, OnDisk, WeightSource
 log = logging.getLogger(__name__)
 _LOAD_S = 600.0
 _MARGIN_S = 10.0
+_FLUSHES = 40
+_FLUSH_REST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,30 +89,31 @@ class SglangWeights:
         self._lock = asyncio.Lock()
         self._good = _Good(0, folder, [])
         self._underway: _Underway | None = None
-        self._layout: asyncio.Task[Layout] | None = None
+        self._layout: Layout | None = None
         self._waiting_for_word: asyncio.Task[None] | None = None
         self._broken: str | None = None
         self.failures = 0
         self.last_failure: dict[str, Any] | None = None
-        # Set while requests may run; cleared while they are held.
-        self.going = asyncio.Event()
-        self.going.set()
 
     @property
     def version(self) -> int:
         return self._good.version
 
     async def start(self) -> None:
-        """Learn beside everything else how SGLang's weights are made of tensors: that reads the whole model."""
+        """Learn how SGLang's weights are made of tensors: that reads the whole model. Raises `EngineError`."""
         found = await self._checksums()
         self._good = _Good(0, self._folder, found)
-        start = TensorFolder(self._folder)
-        self._layout = asyncio.create_task(asyncio.to_thread(learn, found, start, self._dtype))
+        layout = await asyncio.to_thread(learn, found, TensorFolder(self._folder), self._dtype)
+        if layout.unexplained:
+            raise EngineError(
+                f"{len(layout.unexplained)} of SGLang's parameters, such as {layout.unexplained[0]}, cannot be checked "
+                "after a load: how they are made of the checkpoint's tensors, or their hash, is not known for this "
+                "model and this release of SGLang; use SGLang 0.5.23, or the transformers engine"
+            )
+        self._layout = layout
 
     async def stop(self) -> None:
-        for task in (self._waiting_for_word, self._layout):
-            if task is not None:
-                task.cancel()
+        self._end_wait()
 
     def check(self) -> None:
         if self._broken:
@@ -123,7 +126,9 @@ class SglangWeights:
         await self.abort()
         async with self._lock:
             self.check()
-            layout = await self._learned()
+            if self._layout is None:
+                raise WeightsRefused("this engine was not started to take new weights")
+            layout = self._layout
             try:
                 expected = await asyncio.to_thread(self._expect, manifest, snapshot, layout)
             except SnapshotError as error:
@@ -139,16 +144,15 @@ class SglangWeights:
             self.check()
             limit = source.meeting.timeout_s + _MARGIN_S if isinstance(source, Broadcast) else _LOAD_S
             underway.held_at = time.perf_counter()
-            self.going.clear()
             try:
                 async with asyncio.timeout(limit):
                     await self._load(underway, source)
                     await self._verify(underway)
-                    await self._forget_prefixes()
             except BaseException as error:
                 await self._go_back(underway, error)
-                if isinstance(error, SglangError | TimeoutError):
-                    raise WeightsRefused(f"version {underway.manifest.version}: {_told(error)}") from error
+                if isinstance(error, SglangError | TimeoutError | WeightsRefused):
+                    held = f"requests were held for {time.perf_counter() - underway.held_at:.2f} s"
+                    raise WeightsRefused(f"version {underway.manifest.version}: {_told(error)}; {held}") from error
                 raise
             underway.loaded = True
             self._waiting_for_word = asyncio.create_task(self._no_word(underway))
@@ -233,8 +237,7 @@ class SglangWeights:
         wrong = differing(underway.expected, underway.checksums)
         if wrong:
             raise WeightsRefused(
-                f"version {underway.manifest.version}: after loading, {len(wrong)} of SGLang's parameters are not what "
-                f"was published, such as {wrong[0]}"
+                f"after loading, {len(wrong)} of SGLang's parameters are not what was published, such as {wrong[0]}"
             )
 
     async def _go_back(self, underway: _Underway, error: BaseException | None) -> None:
@@ -250,11 +253,18 @@ class SglangWeights:
                 wrong = differing(good.checksums, await self._checksums())
                 if wrong:
                     raise SglangError(f"{len(wrong)} parameters are not those of version {good.version}")
-                await self._forget_prefixes()
             await self._go_on(underway)
         except SglangError as second:
-            self._break(f"SGLang could not go back to version {good.version} after {_told(error)}: {second}")
-            return
+            self._note_failure(underway, error)
+            return self._break(f"SGLang could not go back to version {good.version} after {_told(error)}: {second}")
+        held_s = self._note_failure(underway, error)
+        log.warning(
+            "version %d was not loaded (%s); requests were held for %.2f s and go on with version %d",
+            *(underway.manifest.version, _told(error), held_s, good.version),
+        )
+
+    def _note_failure(self, underway: _Underway, error: BaseException | None) -> float:
+        """How long requests were held for nothing, in seconds."""
         held_s = time.perf_counter() - underway.held_at
         self.failures += 1
         self.last_failure = {
@@ -263,21 +273,31 @@ class SglangWeights:
             "why": _told(error),
             "at": time.time(),
         }
-        log.warning(
-            "version %d was not loaded (%s); requests were held for %.2f s and go on with version %d",
-            *(underway.manifest.version, _told(error), held_s, good.version),
-        )
+        return held_s
 
     async def _pause(self, underway: _Underway) -> None:
-        if not underway.paused:
-            underway.paused = True
+        """Hold requests and forget every cached prefix: none is made before they go on."""
+        if underway.paused:
+            return
+        underway.paused = True
+        for attempt in range(_FLUSHES):
             await self._api.control("pause_generation", {"mode": self._config.pause_mode}, timeout_s=_LOAD_S)
+            try:
+                return await self._api.control("flush_cache")
+            except Refusal as refusal:
+                if self._config.pause_mode == "in_place":
+                    return  # running requests keep their prefixes: that is what was asked for
+                # A grammar is being compiled, which a held SGLang does not take up: let it, for a moment.
+                log.info("prefixes cannot be forgotten yet (attempt %d): %s", attempt + 1, refusal)
+                await self._api.control("continue_generation", {})
+                await asyncio.sleep(_FLUSH_REST_S)
+        underway.paused = False
+        raise SglangError(f"SGLang's cached prefixes could not be forgotten in {_FLUSHES} attempts")
 
     async def _go_on(self, underway: _Underway) -> None:
         if underway.paused:
             await self._api.control("continue_generation", {})
             underway.paused = False
-        self.going.set()
 
     async def _from_disk(self, folder: Path, version: int) -> None:
         await self._api.control(
@@ -285,11 +305,6 @@ class SglangWeights:
             {"model_path": str(folder), "weight_version": str(version), "flush_cache": False},
             timeout_s=_LOAD_S,
         )
-
-    async def _forget_prefixes(self) -> None:
-        """What the old weights computed must not be the beginning of what the new ones write."""
-        if self._config.pause_mode != "in_place":
-            await self._api.control("flush_cache")
 
     async def _leave_group(self, underway: _Underway) -> None:
         name, underway.group = underway.group, ""
@@ -331,17 +346,6 @@ class SglangWeights:
             self._waiting_for_word = None
 
     # -- what is expected ---------------------------------------------------------------------------
-
-    async def _learned(self) -> Layout:
-        if self._layout is None:
-            raise WeightsRefused("this engine was not started to take new weights")
-        layout = await self._layout
-        if layout.unexplained:
-            raise WeightsRefused(
-                f"{len(layout.unexplained)} of SGLang's parameters, such as {layout.unexplained[0]}, cannot be "
-                "checked: how they are made of the checkpoint's tensors is not known for this model"
-            )
-        return layout
 
     def _expect(self, manifest: WeightManifest, snapshot: Path, layout: Layout) -> list[Checksums]:
         if manifest.kind is not WeightKind.FULL:

@@ -70,11 +70,11 @@ def trainer_bytes(
 ) -> float:
     """The least that each rank holds between two steps. ``reference`` is a second, frozen copy of the weights.
 
-    With ``adapters`` only the frozen weights count, which are nearly all of it; they are their own reference.
+    With ``adapters`` only the frozen weights count, which are nearly all of it.
     """
     weight = DTYPE_BYTES[dtype]
     if adapters:
-        return parameters(shape) * weight / world_size
+        return parameters(shape) * weight * (1 + reference) / world_size
     # A float32 weight that is not sharded is its own master.
     master = 0 if weight == _MASTER and world_size == 1 else _MASTER
     each = weight + master + _GRADIENT + _MOMENTS + weight * reference

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,34 +35,40 @@ class Sender:
         self._transport = transport
         self._timeout_s = timeout_s
         self._group: Any = None
-        self._store = dist.TCPStore(
+        self._store: dist.TCPStore | None = dist.TCPStore(
             host, 0, None, is_master=True, timeout=datetime.timedelta(seconds=timeout_s), wait_for_workers=False
         )
 
     @property
     def address(self) -> tuple[str, int]:
-        return self._host, self._store.port
+        return self._host, self._opened().port
 
     def connect(self, name: str, world: int) -> None:
         meeting = Rendezvous(
             host=self._host,
-            port=self._store.port,
+            port=self._opened().port,
             name=name,
             world=world,
             transport=self._transport,
             timeout_s=self._timeout_s,
         )
-        self._group = _open_group(self._store, meeting, rank=0)
+        self._group = _open_group(self._opened(), meeting, rank=0)
 
     def send(self, data: torch.Tensor) -> None:
         if self._group is None:
             raise TransferError("send before connect")
         if data.numel():
-            _broadcast(self._group, data.to("cuda") if self._transport == "nccl" else data)
+            _broadcast(self._group, data.to("cuda") if self._transport == "nccl" else data, self._timeout_s)
+
+    def _opened(self) -> dist.TCPStore:
+        if self._store is None:
+            raise TransferError("this sender is closed")
+        return self._store
 
     def close(self) -> None:
+        """Safe to call again."""
         self._group = None
-        del self._store
+        self._store = None
 
 
 def receive_buckets(meeting: Rendezvous, rank: int, manifest: WeightManifest) -> Iterator[tuple[int, torch.Tensor]]:
@@ -81,7 +88,7 @@ def receive_buckets(meeting: Rendezvous, rank: int, manifest: WeightManifest) ->
     for bucket in range(len(manifest.buckets)):
         data = torch.empty(bucket_size(manifest, bucket), dtype=torch.uint8)
         if data.numel():
-            _broadcast(group, data)
+            _broadcast(group, data, meeting.timeout_s)
         yield bucket, data
 
 
@@ -91,7 +98,8 @@ def _open_group(store: dist.Store, meeting: Rendezvous, rank: int) -> Any:
     try:
         if meeting.transport == "nccl":
             options = dist.ProcessGroupNCCL.Options()
-            options._timeout = timeout
+            # Its watchdog would end the whole process at the timeout; `_finish` gives up before.
+            options._timeout = 2 * timeout
             return dist.ProcessGroupNCCL(_below(store, meeting.name, "cuda"), rank, meeting.world, options)
         settings = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         settings._timeout = timeout
@@ -109,14 +117,28 @@ def _below(store: dist.Store, name: str, device: str) -> dist.Store:
     return dist.PrefixStore(f"{device}/", dist.PrefixStore(f"{name}/", dist.PrefixStore(name, store)))
 
 
-def _broadcast(group: Any, data: torch.Tensor) -> None:
+def _broadcast(group: Any, data: torch.Tensor, timeout_s: float) -> None:
     options = dist.BroadcastOptions()
     options.rootRank = 0
     options.rootTensor = 0
     try:
-        group.broadcast([data], options).wait()
+        work = group.broadcast([data], options)
+        if data.is_cuda:
+            _finish(work, time.monotonic() + timeout_s)
+        else:
+            work.wait()
     except RuntimeError as error:
+        if data.is_cuda:
+            group.abort()
         raise TransferError(f"a broadcast of {data.numel()} bytes failed: {error}") from error
+
+
+def _finish(work: Any, deadline: float) -> None:
+    """NCCL's own ``wait`` only orders streams, and says nothing of a peer that died."""
+    while not work.is_completed():
+        if time.monotonic() > deadline:
+            raise RuntimeError("a peer did not take part in time")
+        time.sleep(0.001)
 
 
 def _own_address(peer: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,6 @@ class TensorFolder:
 
     def __contains__(self, name: str) -> bool:
         return name in self._where
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._where)
 
     def tensor(self, name: str) -> torch.Tensor:
         loaded: torch.Tensor = self._where[name].get_tensor(name)

@@ -154,7 +154,8 @@ class Members:
         now = self._clock()
         for replica, member in list(self._members.items()):
             grace = 10 * self._expires_s if member.executing is not None else self._expires_s
-            if now - member.seen_at > grace:
+            # Whoever is waited for has a time limit already, and must not vanish before it.
+            if not member.calls and now - member.seen_at > grace:
                 del self._members[replica]
         return sorted(self._members)
 

@@ -27,6 +27,8 @@ from clawrl.weights.members import Abort, CatchUp, Commit, Members, Outcome, Pre
 from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous, WeightSource
 
 log = logging.getLogger(__name__)
+# A trainer that has sent everything asks at once for the decision.
+_WORD_S = 10.0
 
 
 class PublishFailed(RuntimeError):
@@ -42,6 +44,8 @@ class _Open:
     replicas: list[str]
     began_at: float
     receiving: list[asyncio.Task[Outcome]] = field(default_factory=list)
+    received_at: float = 0.0
+    finishing: bool = False
 
 
 class Publishing:
@@ -83,6 +87,10 @@ class Publishing:
             if not outcome.ok:
                 self._members.forget(replica)
         current.replicas = [replica for replica, outcome in answers.items() if outcome.ok]
+        if refused and not current.replicas:
+            # A version that nobody can take must not become the one that everybody has to have.
+            await self.abort(current.publish_id, "; ".join(refused))
+            raise PublishFailed(f"version {manifest.version}: no replica can take it: {'; '.join(refused)}")
         if refused:
             log.warning(
                 "publish of version %d goes on without %d replicas: %s", manifest.version, len(refused), refused
@@ -93,7 +101,7 @@ class Publishing:
                 self._members.call(
                     replica,
                     Receive(source=source),
-                    timeout_s=self._config.transfer_timeout_s + self._config.prepare_timeout_s,
+                    timeout_s=self._config.receive_timeout_s,
                 )
             )
             for replica, source in zip(current.replicas, sources, strict=True)
@@ -122,6 +130,7 @@ class Publishing:
     async def finish(self, publish_id: str) -> PolicyVersion:
         """Decide and commit. Raises `PublishFailed` when there were replicas and none got everything."""
         current = self._current(publish_id)
+        current.finishing = True
         votes = await asyncio.gather(*current.receiving)
         failed = [vote.detail for vote in votes if not vote.ok]
         for replica, vote in zip(current.replicas, votes, strict=True):
@@ -167,8 +176,8 @@ class Publishing:
 
         Does not wait for them: a slow replica must not keep the others old.
         """
-        if self._open is not None and time.time() - self._open.began_at > self._longest_s:
-            await self.abort_open("its trainer is silent")
+        if self._open is not None and (why := self._is_abandoned(self._open)) is not None:
+            await self.abort_open(why)
         if self.busy:
             return
         for replica in self._members.behind(current.version):
@@ -182,10 +191,15 @@ class Publishing:
     def _caught_up(self, replica: str, task: asyncio.Task[Outcome]) -> None:
         self._catching_up.discard(replica)
 
-    @property
-    def _longest_s(self) -> float:
-        """No publish whose trainer lives is open for longer."""
-        return 2 * (self._config.prepare_timeout_s + self._config.transfer_timeout_s)
+    def _is_abandoned(self, current: _Open) -> str | None:
+        """Why nobody will finish it: no publish whose trainer lives is open for longer. Requests may be held for it."""
+        now = time.time()
+        if current.receiving and all(task.done() for task in current.receiving):
+            current.received_at = current.received_at or now
+            if not current.finishing and now - current.received_at > _WORD_S:
+                return "every replica has it, and its trainer is silent"
+        longest_s = 2 * (self._config.prepare_timeout_s + self._config.receive_timeout_s)
+        return "its trainer is silent" if now - current.began_at > longest_s else None
 
     async def _commit(self, current: _Open) -> PolicyVersion:
         began = time.time()
