@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from clawrl.engine import sglang_weights
 from clawrl.engine.config import SglangConfig
@@ -24,7 +24,6 @@ from clawrl.engine.sglang_api import Refusal, SglangError
 from clawrl.engine.sglang_checksums import cpu_hash
 from clawrl.engine.sglang_weights import SglangWeights
 from clawrl.messages import WeightKind, WeightManifest
-from clawrl.weights.folder import TensorFolder
 from clawrl.weights.manifest import build_manifest
 from clawrl.weights.snapshot import write_snapshot
 from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous, WeightSource
@@ -118,8 +117,8 @@ class FakeSglang:
         elif call == DISK:
             if self.session:
                 raise Refusal("a session is open")
-            folder = TensorFolder(Path(body["model_path"]))
-            self._load(hashes({name: folder.tensor(name) for name in folder}), body)
+            files = Path(body["model_path"]).glob("*.safetensors")
+            self._load(hashes({name: tensor for file in files for name, tensor in load_file(file).items()}), body)
         elif call == CHECKSUM:
             found = dict(self.weights)
             self.spoil(found)
@@ -167,7 +166,7 @@ class Stage:
         """Nothing of the failed version is left, and requests run under the old one."""
         assert not self.api.paused and not self.api.session and self.api.group == ""
         assert self.api.weights == self.first and all(served == self.first for served in self.api.served)
-        assert self.weights.version == 0 and self.weights.going.is_set()
+        assert self.weights.version == 0
         self.weights.check()
 
 
@@ -222,11 +221,11 @@ def test_a_broadcast_is_held_loaded_checked_and_goes_on_only_at_the_commit(play:
         buckets = len(stage.manifest.buckets)
         assert buckets > 2
         await stage.load()
-        assert stage.api.names == [INIT, PAUSE, BEGIN, *[BUCKET] * buckets, END, DESTROY, CHECKSUM, FLUSH]
-        assert stage.weights.version == 0 and not stage.weights.going.is_set()
+        assert stage.api.names == [INIT, PAUSE, FLUSH, BEGIN, *[BUCKET] * buckets, END, DESTROY, CHECKSUM]
+        assert stage.weights.version == 0
         report = await stage.weights.commit(1)
-        assert stage.api.names[-2:] == [FLUSH, CONTINUE] and stage.api.names.count(CONTINUE) == 1
-        assert stage.weights.version == 1 and stage.weights.going.is_set()
+        assert stage.api.names[-2:] == [CHECKSUM, CONTINUE] and stage.api.names.count(CONTINUE) == 1
+        assert stage.weights.version == 1
         assert stage.api.served == [stage.second] and stage.api.label == "1"
         assert report.version == 1 and report.hold_s > 0 and report.requests_carried == 3
         assert stage.weights.stats() == {"failed_loads": 0, "last_failed_load": None}
@@ -259,33 +258,60 @@ def test_sglang_is_told_where_it_meets_whom_and_what_comes_in_which_bucket(play:
     play(story)
 
 
-@pytest.mark.parametrize("mode", ["retract", "abort", "in_place"])
-def test_requests_are_held_in_the_configured_way_and_only_in_place_keeps_what_was_computed(
-    play: Play, mode: str
-) -> None:
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+def test_requests_are_held_in_the_configured_way(play: Play, mode: str) -> None:
     async def story(stage: Stage) -> None:
         await stage.load()
         await stage.weights.commit(1)
-        assert stage.api.bodies(PAUSE) == [{"mode": mode}]
-        assert (FLUSH in stage.api.names) == (mode != "in_place")
+        assert stage.api.bodies(PAUSE) == [{"mode": mode}] and stage.api.names.count(FLUSH) == 1
 
     play(story, pause_mode=mode)
 
 
-def test_in_place_does_not_flush_on_the_way_back_either(play: Play) -> None:
+def test_in_place_keeps_the_prefixes_of_running_requests_where_sglang_does_not_forget_them(play: Play) -> None:
     async def story(stage: Stage) -> None:
+        stage.api.fail[FLUSH], stage.api.error = 1, Refusal("requests are running")
         await stage.load()
-        await stage.weights.abort()
-        assert FLUSH not in stage.api.names
-        stage.went_on_with_the_first()
+        await stage.weights.commit(1)
+        assert stage.api.names.count(FLUSH) == 1 and stage.api.served == [stage.second]
 
     play(story, pause_mode="in_place")
+
+
+def test_a_grammar_that_is_being_compiled_is_let_go_on_for_a_moment(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        stage.api.fail[FLUSH], stage.api.error = 3, Refusal("requests are queued")
+        await stage.load()
+        assert [name for name in stage.api.names if name in (PAUSE, FLUSH, CONTINUE)] == [
+            *[PAUSE, FLUSH, CONTINUE] * 3,
+            PAUSE,
+            FLUSH,
+        ]
+        await stage.weights.commit(1)
+        assert stage.api.served == [stage.first] * 3 + [stage.second]
+
+    play(story)
+
+
+def test_prefixes_that_are_never_forgotten_end_the_publish_with_nothing_changed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang_weights, "_FLUSH_REST_S", 0.0)
+
+    async def story(stage: Stage) -> None:
+        stage.api.fail[FLUSH], stage.api.error = 1000, Refusal("requests are queued")
+        with pytest.raises(WeightsRefused, match="could not be forgotten in 40 attempts"):
+            await stage.load()
+        stage.went_on_with_the_first()
+        assert DISK not in stage.api.names
+
+    play(story)
 
 
 def test_a_version_from_disk_needs_no_group_and_no_session(play: Play) -> None:
     async def story(stage: Stage) -> None:
         await stage.load(stage.on_disk)
-        assert stage.api.names == [PAUSE, DISK, CHECKSUM, FLUSH]
+        assert stage.api.names == [PAUSE, FLUSH, DISK, CHECKSUM]
         assert stage.api.bodies(DISK) == [
             {"model_path": str(stage.snapshot), "weight_version": "1", "flush_cache": False}
         ]
@@ -319,8 +345,8 @@ def test_a_bucket_without_bytes_is_not_sent_and_the_last_with_bytes_carries_the_
 
 # -- what fails ---------------------------------------------------------------------------------------------------
 
-STEPS = [INIT, PAUSE, BEGIN, BUCKET, END, DESTROY, CHECKSUM, FLUSH]
-UNTOUCHED = {INIT, PAUSE, BEGIN}
+STEPS = [INIT, PAUSE, FLUSH, BEGIN, BUCKET, END, DESTROY, CHECKSUM]
+UNTOUCHED = {INIT, PAUSE, FLUSH, BEGIN}
 
 
 @pytest.mark.parametrize("kind", [SglangError, Refusal])
@@ -331,6 +357,9 @@ def test_a_failure_at_any_step_of_a_broadcast_ends_with_the_old_weights_going_on
     async def story(stage: Stage) -> None:
         stage.api.error = kind("broke here")
         stage.api.fail[step] = 1
+        if step == FLUSH and kind is Refusal:
+            await stage.load()  # it is tried again
+            return await stage.weights.abort()
         if step == DESTROY:
             # The group is gone either way; the publish goes on.
             await stage.load()
@@ -344,7 +373,7 @@ def test_a_failure_at_any_step_of_a_broadcast_ends_with_the_old_weights_going_on
         if step in UNTOUCHED:
             assert DISK not in stage.api.names and CHECKSUM not in stage.api.names, "nothing was changed"
         else:
-            assert after[-4:] == [DISK, CHECKSUM, FLUSH, CONTINUE]
+            assert after[-3:] == [DISK, CHECKSUM, CONTINUE]
             assert stage.api.bodies(DISK)[-1]["model_path"] == str(stage.start)
             assert stage.api.label == "0"
         assert stage.api.names.count(PAUSE) == (0 if step == INIT else 1)
@@ -449,7 +478,7 @@ def test_an_answer_without_checksums_is_a_failure_like_any_other(play: Play, rep
     play(story)
 
 
-@pytest.mark.parametrize("step", [DISK, CHECKSUM, FLUSH, "other weights", "no checksums"])
+@pytest.mark.parametrize("step", [DISK, CHECKSUM, "other weights", "no checksums"])
 def test_where_going_back_fails_too_requests_stay_held_and_the_engine_says_that_it_is_broken(
     play: Play, step: str
 ) -> None:
@@ -463,7 +492,7 @@ def test_where_going_back_fails_too_requests_stay_held_and_the_engine_says_that_
             stage.api.fail[step] = 1
         with pytest.raises(WeightsRefused):
             await stage.load()
-        assert CONTINUE not in stage.api.names and stage.api.served == [] and not stage.weights.going.is_set()
+        assert CONTINUE not in stage.api.names and stage.api.served == []
         with pytest.raises(EngineError, match="could not go back to version 0"):
             stage.weights.check()
         with pytest.raises(EngineError):
@@ -529,7 +558,7 @@ def test_an_abort_after_the_load_goes_back(play: Play) -> None:
         await stage.load()
         await stage.weights.abort()
         stage.went_on_with_the_first()
-        assert stage.api.names[-4:] == [DISK, CHECKSUM, FLUSH, CONTINUE]
+        assert stage.api.names[-3:] == [DISK, CHECKSUM, CONTINUE]
         assert stage.weights.stats()["last_failed_load"]["why"] == "it was called off"
         with pytest.raises(WeightsRefused, match="without a prepared version"):
             await stage.weights.commit(1)
@@ -554,7 +583,9 @@ def test_without_a_word_in_time_it_goes_back_by_itself_and_a_late_commit_is_refu
     async def story(stage: Stage) -> None:
         await stage.load()
         assert stage.api.paused
-        await asyncio.wait_for(stage.weights.going.wait(), 5.0)
+        async with asyncio.timeout(5.0):
+            while stage.weights.failures == 0:
+                await asyncio.sleep(0.01)
         stage.went_on_with_the_first()
         assert "no word within 0.1 s" in stage.weights.stats()["last_failed_load"]["why"]
         with pytest.raises(WeightsRefused):
