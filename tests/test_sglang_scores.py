@@ -18,7 +18,7 @@ from clawrl.engine.protocol import ScoreRequest
 from clawrl.engine.sglang import SglangEngine
 from clawrl.engine.sglang_api import Refusal, SglangError
 from clawrl.engine.sglang_scores import (
-    TOLERANCE,
+    TOLERANCES,
     WrongReply,
     first_candidates,
     log_partition,
@@ -27,6 +27,7 @@ from clawrl.engine.sglang_scores import (
     version_of,
 )
 
+TOLERANCE = TOLERANCES["float32"]
 VOCABULARY = 2000
 TEMPERATURES = [0.3, 0.5, 0.7, 0.95, 1.1, 1.5, 2.0]
 
@@ -310,7 +311,7 @@ class FakeApi:
 @contextmanager
 def engine(answer: Callable[[Mapping[str, Any]], Any], vocabulary: int = VOCABULARY) -> Iterator[SglangEngine]:
     """An engine whose SGLang is a function."""
-    made = SglangEngine(Path("/nowhere"), EngineConfig(kind="sglang", context_length=64))
+    made = SglangEngine(Path("/nowhere"), EngineConfig(kind="sglang", dtype="float32", context_length=64))
     made._api, made._vocabulary = FakeApi(answer), vocabulary  # type: ignore[assignment]
     try:
         yield made
@@ -334,12 +335,47 @@ def test_more_candidates_are_asked_for_until_they_are_enough_and_only_where_they
         np.testing.assert_allclose(got.logps, truth, atol=2 * TOLERANCE)
 
 
-def test_a_reply_of_hundreds_of_megabytes_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clawrl.engine.sglang.MOST_ENTRIES", 5 * VOCABULARY - 1)
+@pytest.mark.parametrize("most", [1, 700, 5 * VOCABULARY])
+def test_no_reply_is_larger_than_the_limit_and_the_windows_make_one_answer(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("clawrl.engine.sglang_scoring.MOST_ENTRIES", most)
     model = Model()
-    with engine(model.replies) as asked, pytest.raises(UnsupportedRequest, match="temperature"):
-        asyncio.run(asked.score([request(IDS, 1, temperature=2.0)]))
-    assert model.asked == [[128], [1024]]
+    requests = [request(IDS, 1, temperature=2.0, top_k=3, token_ids=(7, 8)), request(IDS, 2), request(IDS, 5, top_k=2)]
+    sizes: list[int] = []
+
+    def replies(body: Mapping[str, Any]) -> Any:
+        lengths = [
+            len(ids) - 1 - max(start, 0)
+            for ids, start in zip(body["input_ids"], body["logprob_start_len"], strict=True)
+        ]
+        sizes.append(sum(n * k for n, k in zip(lengths, body["top_logprobs_num"], strict=True)))
+        return model.replies(body)
+
+    with engine(replies) as asked:
+        scores = asyncio.run(asked.score(requests))
+    for wanted, got in zip(requests, scores, strict=True):
+        truth = model.truth(wanted)[range(len(IDS) - wanted.start), IDS[wanted.start :]]
+        np.testing.assert_allclose(got.logps, truth, atol=2 * TOLERANCE)
+        assert wanted.top_k == 0 or (got.topk_logps is not None and got.topk_logps.shape == (len(truth), wanted.top_k))
+    assert scores[0].next_logps is not None and len(scores[0].next_logps) == 2
+    assert max(sizes) <= max(most, VOCABULARY), "one position is the least that can be asked for"
+
+
+def test_windows_of_two_versions_are_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clawrl.engine.sglang_scoring.MOST_ENTRIES", 2 * VOCABULARY)
+    model, calls = Model(), []
+
+    def replies(body: Mapping[str, Any]) -> Any:
+        calls.append(body)
+        answers = model.replies(body)
+        for answer in answers:
+            answer["meta_info"]["weight_version"] = "1" if len(calls) < 4 else "2"
+        return answers
+
+    with engine(replies) as asked:
+        (scores,) = asyncio.run(asked.score([request(IDS, 1, temperature=2.0)]))
+    assert scores.version == 2 and len(scores.logps) == len(IDS) - 1
 
 
 def raising(error: Exception) -> Callable[[Mapping[str, Any]], Any]:

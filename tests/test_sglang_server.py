@@ -327,6 +327,7 @@ SHARED = {
     "--tp-size": "2",
     "--max-running-requests": "7",
     "--max-total-tokens": "1280",
+    "--chunked-prefill-size": "300",
     "--random-seed": "5",
     "--incremental-streaming-output": None,
     "--skip-server-warmup": None,
@@ -362,7 +363,6 @@ def test_each_setting_is_a_flag_without_gpus() -> None:
         "--disable-overlap-schedule": None,
         "--disable-cuda-graph": None,
         "--sleep-on-idle": None,
-        "--chunked-prefill-size": "300",
     }
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
+from clawrl.weights import transaction
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import Abort, CatchUp, Command, Commit, Members, Outcome, Prepare, Receive
 from clawrl.weights.sources import Broadcast, OnDisk, WeightSource
 from clawrl.weights.transaction import PublishFailed, Publishing
 
-CONFIG = PublishConfig(prepare_timeout_s=0.3, transfer_timeout_s=0.3, commit_timeout_s=0.3)
+CONFIG = PublishConfig(prepare_timeout_s=0.3, transfer_timeout_s=0.2, go_back_timeout_s=0.1, commit_timeout_s=0.3)
 
 
 def manifest(version: int) -> WeightManifest:
@@ -340,3 +341,52 @@ def test_a_replica_that_says_goodbye_answers_for_what_it_was_asked() -> None:
         assert not outcome.ok and "has left" in outcome.detail
 
     played(story)
+
+
+def test_a_version_that_no_replica_can_take_is_not_published() -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(2)
+        for replica in replicas:
+            replica.fails.add(Prepare)
+        with pytest.raises(PublishFailed, match="no replica can take it: r0 refused; r1 refused"):
+            await world.publish(1)
+        assert world.decided == [] and not world.publishing.busy
+        for replica in replicas:
+            replica.fails.clear()
+        await asyncio.sleep(0.15)
+        assert (await world.publish(2)).version == 2
+
+    played(story)
+
+
+def test_replicas_are_not_held_for_a_trainer_that_sent_everything_and_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_WORD_S", 0.05)
+
+    async def story(world: World) -> None:
+        (replica,) = await world.replicas(1)
+        await world.publishing.begin(manifest(1), 1, "/snap", "127.0.0.1", 1)
+        current = PolicyVersion(version=0, step=0, snapshot="/s", digest="d0", published_at=0.0)
+        for _ in range(6):
+            await asyncio.sleep(0.05)
+            await world.publishing.catch_up(current)
+        await asyncio.sleep(0.05)
+        assert Abort in replica.seen and replica.staged is None and not world.publishing.busy
+
+    played(story)
+
+
+def test_a_replica_that_is_waited_for_does_not_vanish_from_the_table() -> None:
+    async def run() -> None:
+        now = [0.0]
+        members = Members(expires_s=5.0, clock=lambda: now[0])
+        replica = FakeReplica("r0", members)
+        replica.mute.add(Prepare)
+        await asyncio.sleep(0.02)
+        asked = asyncio.create_task(members.call("r0", Prepare(manifest=manifest(1), snapshot="/s"), timeout_s=0.3))
+        await asyncio.sleep(0.05)
+        now[0] = 1000.0
+        assert members.alive() == ["r0"]
+        await asked
+        assert members.alive() == []
+
+    asyncio.run(run())

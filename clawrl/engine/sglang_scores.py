@@ -53,7 +53,11 @@ def first_candidates(request: ScoreRequest, vocabulary: int) -> int:
 
 
 def read_scores(
-    request: ScoreRequest, candidates: int, reply: Mapping[str, Any], vocabulary: int, tolerance: float
+    request: ScoreRequest,
+    candidates: int,
+    reply: Mapping[str, Any],
+    vocabulary: int,
+    tolerance: float = TOLERANCES["float32"],
 ) -> Scores | None:
     """The scores, or None where ``candidates`` are too few for the temperature. Raises `WrongReply`."""
     meta = reply["meta_info"]

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from clawrl.strict import StrictConfig
 
-_GO_BACK_S = 30.0
-
 
 class PublishConfig(StrictConfig):
     """``gloo`` and ``nccl`` broadcast from the trainer; with ``disk`` each replica reads the version's snapshot."""
@@ -17,12 +15,15 @@ class PublishConfig(StrictConfig):
     prepare_timeout_s: float = Field(20.0, gt=0.0)
     transfer_timeout_s: float = Field(60.0, gt=0.0)
     commit_timeout_s: float = Field(30.0, gt=0.0)
+    go_back_timeout_s: float = Field(
+        30.0, gt=0.0, description="a replica whose transfer failed loads the version before"
+    )
     keep_snapshots: int = Field(3, ge=2, description="a replica that missed one still holds the one before")
 
     @property
     def receive_timeout_s(self) -> float:
         """How long a replica may take to say whether it has every byte: the transfer, and going back after it."""
-        return self.transfer_timeout_s + _GO_BACK_S
+        return self.transfer_timeout_s + self.go_back_timeout_s
 
     @property
     def longest_s(self) -> float:
