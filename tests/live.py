@@ -211,6 +211,11 @@ class Live:
         self.process = None
         return left
 
+    def complaints(self) -> str:
+        """What the log says of errors, newest last."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if "Error" in line or "ERROR" in line)[-6000:]
+
     def processes(self) -> list[psutil.Process]:
         """Every process of this deployment, found by its private Ray folder or as a descendant."""
         assert self.process is not None

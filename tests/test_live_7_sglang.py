@@ -70,7 +70,8 @@ def server_of_the_policy(live: Live) -> psutil.Process:
 def test_it_serves_judges_teaches_learns_and_publishes(live: Live) -> None:
     with Traffic(live, users=3, pause_s=0.2) as traffic:
         status = live.wait_for(lambda s: s["version"] >= 3, timeout_s=150, what="three versions")
-    assert traffic.failures == [] and len(traffic.answers) > 12
+    assert traffic.failures == [], live.complaints()
+    assert len(traffic.answers) > 6
     assert {answer.version for answer in traffic.answers} >= {0, 1}
     assert status["turns"]["adds_up"] and status["replicas"][0]["sglang"]
     kept = {int(f.name[1:7]): f for f in (live.home / "tiny" / "snapshots").iterdir() if f.name.startswith("v")}
