@@ -10,14 +10,20 @@ from pathlib import Path
 import pytest
 
 from tests.live import REPOSITORY
+from tests.sglang_kit import needs_sglang
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_demo_learns_with_the_embedded_model(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("deployment", "seed"),
+    [("laptop", 0), ("laptop", 1), ("laptop", 2), pytest.param("laptop-sglang", 0, marks=needs_sglang)],
+)
+def test_the_demo_learns_with_the_embedded_model(tmp_path: Path, deployment: str, seed: int) -> None:
     output = tmp_path / "demo"
-    command = [str(Path(sys.executable).parent / "clawrl"), "demo", "--output", str(output), "--seed", str(seed)]
+    file = f"deployments/{deployment}.yaml"
+    program = str(Path(sys.executable).parent / "clawrl")
+    command = [program, "demo", "--deployment", file, "--output", str(output), "--seed", str(seed)]
     finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=1400, check=False)
     assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
     summary = json.loads((output / "summary.json").read_text())

@@ -60,11 +60,11 @@ class SglangApi:
                 if reply.status_code != 200:
                     await reply.aread()
                     raise _refusal(reply)
-                async for line in reply.aiter_lines():
-                    if not line.startswith("data:"):
+                async for line in _lines(reply):
+                    if not line.startswith(b"data:"):
                         continue
-                    text = line.removeprefix("data:").strip()
-                    if text == "[DONE]":
+                    text = line.removeprefix(b"data:").strip()
+                    if text == b"[DONE]":
                         return
                     try:
                         event = json.loads(text)
@@ -101,6 +101,17 @@ class SglangApi:
         if path != "/ready" and reply.status_code != 200:
             raise _refusal(reply)
         return reply
+
+
+async def _lines(reply: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """Ended by newlines alone: to httpx's own reading U+2028 and U+0085 end a line, too, and answers may hold those."""
+    rest = b""
+    async for data in reply.aiter_bytes():
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line
+    if rest:
+        yield rest
 
 
 def _json(reply: httpx.Response) -> Any:
