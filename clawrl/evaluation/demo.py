@@ -138,7 +138,8 @@ async def _measure(deployment: Path, home: Path, seen: Observations) -> None:
     answers = seen.record.first_answers()
     # Version 0 answers only a few sessions before the next one comes; the held-out questions make its mean less noisy.
     start = [*seen.before, *spread_out(by_version(answers).get(0, []), BLOCK)]
-    end = [*answers[-BLOCK:], *seen.after]
+    # Two blocks: the figure is a mean of few answers, and its noise was as large as what may be lost.
+    end = [*answers[-2 * BLOCK :], *seen.after]
     async with frozen_start(deployment, home) as model:
         seen.start = mean_of(list((await model.measure(start, ONE_SENTENCE.instruction)).values()))
         seen.end = mean_of(list((await model.measure(end, ONE_SENTENCE.instruction)).values()))
