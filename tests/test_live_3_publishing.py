@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.live import Live
+from tests.span_kit import spans_that_agree
 from tests.traffic import Traffic
 
 
@@ -30,34 +31,4 @@ def test_twenty_versions_are_published_under_load_and_no_request_fails(live: Liv
 
 def test_each_span_of_a_served_answer_agrees_with_the_snapshot_of_its_version(live: Live) -> None:
     """Turns that straddled a publish in the load above, checked against cold models of both versions."""
-    import numpy as np
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from clawrl.weights.snapshot import read_snapshot
-    from tests.engine_tools import Answer, cold_model_logps
-
-    state = live.home / "tiny"
-    kept = {int(folder.name[1:7]): folder for folder in (state / "snapshots").iterdir() if folder.name.startswith("v")}
-    model_folder = live.model
-    checked = 0
-    with live.ledger() as ledger:
-        for row in ledger.turns(2000):
-            turn = ledger.turn(row.turn_id)
-            if turn is None or not turn.spans or any(span.version not in kept for span in turn.spans):
-                continue
-            if turn.sampling.filtered or turn.sampling.greedy:
-                continue
-            answer = Answer(turn.prompt_ids, turn.response_ids, turn.response_logps, np.zeros(1), None, [])
-            for span in turn.spans:
-                model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
-                _, tensors = read_snapshot(kept[span.version])
-                model.load_state_dict(tensors, strict=False)
-                cold = cold_model_logps(model, answer, turn.sampling.temperature)
-                np.testing.assert_allclose(
-                    turn.response_logps[span.start : span.end], cold[span.start : span.end], atol=1e-4
-                )
-                checked += 1
-            if checked >= 12:
-                break
-    assert checked >= 3
+    assert spans_that_agree(live, most=12) >= 3
