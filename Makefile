@@ -44,8 +44,13 @@ install: $(VENV)/.installed ## clawrl and what it needs, into .venv
 demo: $(VENV)/.installed-demo $(if $(filter sglang,$(ENGINE)),$(SGLANG_CPU)/.installed) ## simulated users talk to the graph; shows what it learned
 	$(BIN)/clawrl demo --deployment $(DEMO_FILE) $(DEMO_ARGS)
 
-test: lint $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## lint, types and the whole test suite but the nightly part
+# Two at once: fetching SGLang's environment takes minutes.
+test: ## lint, types and the whole test suite but the nightly part
+	@$(MAKE) --no-print-directory -j2 .before-tests
 	$(BIN)/python -m pytest
+
+.PHONY: .before-tests
+.before-tests: lint $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed)
 
 test-nightly: $(VENV)/.installed-test $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## the tests that take minutes
 	$(BIN)/python -m pytest -m nightly

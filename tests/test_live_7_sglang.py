@@ -79,7 +79,7 @@ def test_the_teacher_speaks_of_the_exact_response(live: Live) -> None:
     assert_a_comment_teaches(live)
 
 
-@pytest.mark.parametrize("victim", ["SGLang", "replica"])
+@pytest.mark.parametrize("victim", ["SGLang", pytest.param("replica", marks=pytest.mark.nightly)])
 def test_a_killed_one_is_replaced_catches_up_and_leaves_nothing_behind(live: Live, victim: str) -> None:
     status = live.status()
     (replica,) = status["replicas"]
