@@ -82,7 +82,7 @@ $(VENV)-litellm/.installed:
 	$(VENV)-litellm/bin/python -m pip install --disable-pip-version-check --quiet '$(LITELLM_PROXY)'
 	@touch $@
 
-$(SGLANG_CPU)/.installed: $(SGLANG_FILES)
+$(SGLANG_CPU)/.installed: $(SGLANG_FILES) | $(VENV)/.made
 	rm -rf $(SGLANG_CPU)
 	$(PYTHON) -m venv $(SGLANG_CPU)
 	$(SGLANG_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $$(grep '^torch==' $(SGLANG_SOURCE)/requirements.txt)
