@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -41,6 +41,7 @@ from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.weights.broadcast import Sender, TransferError
 from clawrl.weights.manifest import build_manifest, pack_bucket
 from clawrl.weights.snapshot import prune, read_snapshot, write_snapshot
+from clawrl.weights.sources import Rendezvous
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -161,15 +162,8 @@ class TrainingRun:
                     "begin_publish", self._run_id, manifest, self._trainer.step, str(folder), *sender.address
                 )
                 publish_id = meeting.name
-                try:
-                    if meeting.world > 1:
-                        sender.connect(meeting.name, meeting.world)
-                        for bucket in range(len(manifest.buckets)):
-                            sender.send(pack_bucket(manifest, bucket, tensors))
-                except TransferError as error:
-                    # One replica that died breaks the transfer for the sender; those that have every byte say so.
-                    log.warning("sending version %d broke off: %s", version, error)
-                    sender.close()
+                if meeting.world > 1:
+                    _transfer(sender, meeting, manifest, tensors)
                 self._ask("finish_publish", meeting.name, patience_s=_PATIENCE_S + self._deployment.publish.longest_s)
             finally:
                 sender.close()
@@ -260,6 +254,19 @@ class TrainingRun:
         dist.broadcast_object_list(box, src=0)
         value: T = box[0]
         return value
+
+
+def _transfer(
+    sender: Sender, meeting: Rendezvous, manifest: WeightManifest, tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """One replica that died breaks this for the sender; those that have every byte will say so."""
+    try:
+        sender.connect(meeting.name, meeting.world)
+        for bucket in range(len(manifest.buckets)):
+            sender.send(pack_bucket(manifest, bucket, tensors))
+    except TransferError as error:
+        log.warning("sending version %d broke off: %s", manifest.version, error)
+        sender.close()
 
 
 def _scratch(deployment: Deployment, rank: int) -> Path:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from clawrl.engine.errors import UnsupportedRequest
+from clawrl.engine.errors import EngineError, UnsupportedRequest
 from clawrl.engine.protocol import GenerateRequest, ScoreRequest
 
 COLDEST = 0.01
@@ -40,6 +40,13 @@ def check_scored(requests: Sequence[ScoreRequest], context_length: int) -> None:
                 f"cannot score {len(request.ids)} ids from {request.start}: 1 <= start <= length <= "
                 f"{context_length} is needed"
             )
+
+
+def check_positions(model_config: Any, context_length: int) -> None:
+    """Raises `EngineError` where requests may be longer than what the model, by its text settings, knows."""
+    limit = getattr(model_config, "max_position_embeddings", None)
+    if limit is not None and limit < context_length:
+        raise EngineError(f"engine.context_length is {context_length}, but the model knows only {limit} positions")
 
 
 def end_ids(*named: Any) -> list[int]:

@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 
 from clawrl.engine.config import EngineConfig
 from clawrl.engine.errors import EngineError, UnsupportedRequest
-from clawrl.engine.limits import check_request, check_scored, end_ids
+from clawrl.engine.limits import check_positions, check_request, check_scored, end_ids
 from clawrl.engine.protocol import (
     Capabilities,
     CommitForm,
@@ -43,6 +43,7 @@ from clawrl.engine.sglang_server import SglangServer
 from clawrl.engine.sglang_weights import SglangWeights
 from clawrl.engine.slots import Slots
 from clawrl.messages import FinishReason, SamplingParams, TokenIds, VersionSpan, WeightKind, WeightManifest
+from clawrl.tasks import spawn
 from clawrl.weights.sources import WeightSource
 
 log = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ class SglangEngine:
             finally:
                 if not finished:
                     # Nobody waits for the reply; the generator may be closing while its task is torn down.
-                    _spawn(self._abort(rid))
+                    spawn(self._abort(rid))
 
     def _read(self, event: Mapping[str, Any], said: int) -> TokenChunk:
         """What is new in an event of an answer of which ``said`` tokens are known."""
@@ -250,11 +251,7 @@ class SglangEngine:
         self._tokenizer = AutoTokenizer.from_pretrained(self._folder)
         model = AutoConfig.from_pretrained(self._folder)
         text = model.get_text_config()
-        limit = getattr(text, "max_position_embeddings", None)
-        if limit is not None and limit < self._config.context_length:
-            raise EngineError(
-                f"engine.context_length is {self._config.context_length}, but the model knows only {limit} positions"
-            )
+        check_positions(text, self._config.context_length)
         self._vocabulary = int(text.vocab_size)
         try:
             generation = GenerationConfig.from_pretrained(self._folder)
@@ -310,12 +307,3 @@ def _field_of(message: str) -> str | None:
         if sign in words:
             return name
     return "max_tokens" if "context length" in words else None
-
-
-_tasks: set[asyncio.Task[None]] = set()
-
-
-def _spawn(work: Any) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)

@@ -221,7 +221,7 @@ class SglangWeights:
                     "shapes": [list(spec.shape) for spec in specs],
                     "group_name": meeting.name,
                     "load_format": "flattened_bucket",
-                    # It would be refused while requests wait; they do, and it is done once, at the end.
+                    # It was done once, when requests were held.
                     "flush_cache": False,
                     "weight_version": str(manifest.version) if bucket == filled[-1] else None,
                 },

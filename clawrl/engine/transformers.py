@@ -32,7 +32,7 @@ from clawrl.engine.batching import Batcher
 from clawrl.engine.config import EngineConfig
 from clawrl.engine.errors import EngineError, UnsupportedRequest
 from clawrl.engine.grammar import Follower, Grammars, SchemaRefused
-from clawrl.engine.limits import check_request, check_scored, end_ids
+from clawrl.engine.limits import check_positions, check_request, check_scored, end_ids
 from clawrl.engine.protocol import (
     Capabilities,
     CommitForm,
@@ -326,11 +326,7 @@ class TransformersEngine:
             self._folder, dtype=getattr(torch, self._config.dtype), attn_implementation="sdpa"
         ).eval()
         model.requires_grad_(False)
-        limit = getattr(model.config, "max_position_embeddings", None)
-        if limit is not None and limit < self._config.context_length:
-            raise EngineError(
-                f"engine.context_length is {self._config.context_length}, but the model knows only {limit} positions"
-            )
+        check_positions(model.config, self._config.context_length)
         return model.to(device), tokenizer
 
     def _loop_of_generation(self) -> Batcher:

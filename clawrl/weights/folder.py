@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from clawrl.messages import TensorSpec, WeightManifest
-from clawrl.weights.manifest import as_bytes, digest_of
-from clawrl.weights.snapshot import SnapshotError
+from clawrl.weights.manifest import as_bytes
+from clawrl.weights.snapshot import SnapshotError, check_digest
 
 
 class TensorFolder:
@@ -47,9 +47,4 @@ class TensorFolder:
                 raise SnapshotError(f"the snapshot {self.folder} has no {spec.name}")
             return as_bytes(self.tensor(spec.name))
 
-        found = digest_of(manifest.tensors, map(payload, manifest.tensors))
-        if found != manifest.digest:
-            raise SnapshotError(
-                f"the snapshot {self.folder} has digest {found[:12]}, version {manifest.version} has "
-                f"{manifest.digest[:12]}"
-            )
+        check_digest(self.folder, manifest, map(payload, manifest.tensors))

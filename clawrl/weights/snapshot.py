@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,15 @@ def read_snapshot(folder: Path) -> tuple[WeightManifest, dict[str, torch.Tensor]
         tensors = {spec.name: loaded[spec.name] for spec in manifest.tensors}
     except (OSError, KeyError, SafetensorError) as error:
         raise SnapshotError(f"the snapshot {folder} cannot be read: {error}") from error
-    found = digest_of(manifest.tensors, (as_bytes(tensor) for tensor in tensors.values()))
+    check_digest(folder, manifest, (as_bytes(tensor) for tensor in tensors.values()))
+    return manifest, tensors
+
+
+def check_digest(folder: Path, manifest: WeightManifest, payloads: Iterator[torch.Tensor]) -> None:
+    """Raises `SnapshotError` unless these bytes, tensor by tensor, are those of ``manifest``."""
+    found = digest_of(manifest.tensors, payloads)
     if found != manifest.digest:
         raise SnapshotError(f"the snapshot {folder} has digest {found[:12]}, its manifest says {manifest.digest[:12]}")
-    return manifest, tensors
 
 
 def prune(root: Path, keep: int, *, spare: Collection[Path] = ()) -> None:

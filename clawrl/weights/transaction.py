@@ -17,11 +17,11 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from clawrl.messages import PolicyVersion, WeightManifest
+from clawrl.tasks import spawn
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import Abort, CatchUp, Commit, Members, Outcome, Prepare, Receive
 from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous, WeightSource
@@ -164,7 +164,7 @@ class Publishing:
         # Not awaited: a replica stuck in a dead transfer answers only after the transfer's own timeout,
         # and its next `prepare` drops whatever it staged anyway.
         for replica in current.replicas:
-            _spawn(self._members.call(replica, Abort(version=current.manifest.version), timeout_s=5.0))
+            spawn(self._members.call(replica, Abort(version=current.manifest.version), timeout_s=5.0))
 
     async def abort_open(self, reason: str) -> None:
         """Forget whatever is undecided: its trainer is gone."""
@@ -183,7 +183,7 @@ class Publishing:
         for replica in self._members.behind(current.version):
             if replica not in self._catching_up:
                 self._catching_up.add(replica)
-                task = _spawn(
+                task = spawn(
                     self._members.call(replica, CatchUp(version=current), timeout_s=self._config.transfer_timeout_s)
                 )
                 task.add_done_callback(functools.partial(self._caught_up, replica))
@@ -232,13 +232,3 @@ class Publishing:
         if self._open is None or self._open.publish_id != publish_id:
             raise PublishFailed("this publish is not open any more: it was aborted, or the coordinator restarted")
         return self._open
-
-
-_tasks: set[asyncio.Task[Outcome]] = set()
-
-
-def _spawn(call: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
-    task = asyncio.get_running_loop().create_task(call)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
-    return task
