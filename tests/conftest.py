@@ -13,6 +13,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 from clawrl.engine.sglang import SglangEngine
 from tests.live import GUARDS_FOR_RANDOM_WEIGHTS, Live, free_port, tiny_deployment
+from tests.sglang_fake import Play, staged
 from tests.sglang_kit import Loop, running_sglang
 from tests.tiny_model import build_tiny_model
 
@@ -39,6 +40,12 @@ def tiny_sglang(tiny_qwen3_folder: Path) -> Iterator[tuple[Loop, SglangEngine]]:
     """A real SGLang for all tests of the engine: it takes a while to start. Which version it serves is not theirs."""
     with running_sglang(tiny_qwen3_folder, max_running_requests=8) as running:
         yield running
+
+
+@pytest.fixture
+def play(tiny_folder: Path, other_tiny_folder: Path, tmp_path: Path) -> Play:
+    """Plays a story of new weights on a fake SGLang."""
+    return lambda story, **settings: staged(tiny_folder, other_tiny_folder, tmp_path, story, **settings)
 
 
 @pytest.fixture
