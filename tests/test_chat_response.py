@@ -32,6 +32,7 @@ from clawrl.serving.pieces import (
     whole_answers,
 )
 from clawrl.serving.sse import sse
+from tests.pieces_kit import Source
 
 FACTS = AnswerFacts(turn_ids=(TurnId("t1"),), model="tiny", created=5, session="s")
 TWO = replace(FACTS, turn_ids=(TurnId("t1"), TurnId("t2")))
@@ -50,23 +51,6 @@ CALLS = (
 CALLED = replace(FINISH, message=Message(role="assistant", reasoning="hm", tool_calls=CALLS))
 USAGE = {"prompt_tokens": 7, "completion_tokens": 4, "total_tokens": 11}
 SPANS_JSON = [{"start": 0, "end": 2, "version": 3}, {"start": 2, "end": 4, "version": 4}]
-
-
-class Source:
-    """Pieces in order, then an error or a silent end; remembers that it was closed."""
-
-    def __init__(self, *pieces: Piece, error: Exception | None = None) -> None:
-        self.given, self.error, self.closed = pieces, error, False
-
-    async def pieces(self) -> AsyncGenerator[Piece, None]:
-        self.closed = False
-        try:
-            for piece in self.given:
-                yield piece
-            if self.error is not None:
-                raise self.error
-        finally:
-            self.closed = True
 
 
 class Script:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import anthropic
@@ -13,7 +12,7 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from clawrl.messages import FinishReason, Message, ToolCall, TurnId, VersionSpan
+from clawrl.messages import FinishReason, Message, ToolCall, TurnId
 from clawrl.serving.dialects.base import AnswerFacts
 from clawrl.serving.dialects.messages import error
 from clawrl.serving.dialects.messages.content import parse_messages
@@ -21,24 +20,21 @@ from clawrl.serving.dialects.messages.response import MessagesWriter
 from clawrl.serving.errors import overloaded
 from clawrl.serving.pieces import (
     CallPiece,
-    FinishPiece,
     IdlePiece,
     Piece,
     ReasoningPiece,
     TextPiece,
-    Usage,
     merged,
     started,
     whole_answers,
 )
 from clawrl.serving.sessions.canonical import canonical
+from tests.pieces_kit import PLAIN, Source, ending
 
 WRITER = MessagesWriter(AnswerFacts(turn_ids=(TurnId("t1"),), model="tiny", created=5, session="s"))
-SPANS = (VersionSpan(start=0, end=2, version=3), VersionSpan(start=2, end=4, version=4))
 OURS = {"turn_id": "t1", "version": 4, "session": "s", "spans": [
     {"start": 0, "end": 2, "version": 3}, {"start": 2, "end": 4, "version": 4}]}  # fmt: skip
 USAGE = {"input_tokens": 7, "output_tokens": 4, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-PLAIN = Message(role="assistant", content="ab")
 RICH = Message(
     role="assistant",
     content="I look.",
@@ -54,11 +50,6 @@ RICH_BLOCKS = [
     {"type": "tool_use", "id": "call_a", "name": "Look", "input": {"at": "Größe", "deep": 2.5}},
     {"type": "tool_use", "id": "call_b", "name": "Wait", "input": {}},
 ]
-
-
-def _finish(message: Message, reason: FinishReason = FinishReason.STOP) -> FinishPiece:
-    usage = Usage(prompt_tokens=7, completion_tokens=4)
-    return FinishPiece(finish_reason=reason, spans=SPANS, version=4, usage=usage, message=message)
 
 
 def _text(text: str) -> TextPiece:
@@ -85,24 +76,8 @@ RICH_PIECES = (
     _call(0, 'ße", "deep": 2.5}'),
     _call(1, id="call_b", name="Wait"),
     _call(1, "{}"),
-    _finish(RICH),
+    ending(RICH),
 )
-
-
-class Source:
-    """Pieces in order, then perhaps an error; remembers that it was closed."""
-
-    def __init__(self, *pieces: Piece, error: Exception | None = None) -> None:
-        self.given, self.error, self.closed = pieces, error, False
-
-    async def pieces(self) -> AsyncGenerator[Piece, None]:
-        try:
-            for piece in self.given:
-                yield piece
-            if self.error is not None:
-                raise self.error
-        finally:
-            self.closed = True
 
 
 def _raw(source: Source, writer: MessagesWriter = WRITER) -> tuple[bytes, Exception | None]:
@@ -167,7 +142,7 @@ def _blocks_of(message: anthropic.types.Message) -> list[dict[str, Any]]:
 
 def test_a_stream_has_its_events_in_order() -> None:
     started_block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-    assert _events(_text("a"), _text("b"), _finish(PLAIN)) == [
+    assert _events(_text("a"), _text("b"), ending(PLAIN)) == [
         {
             "type": "message_start",
             "message": {
@@ -223,7 +198,7 @@ def test_blocks_follow_each_other_and_reasoning_ends_with_a_signature() -> None:
     ]
 
 
-@pytest.mark.parametrize("pieces", [RICH_PIECES, (_text("ab"), _finish(PLAIN))])
+@pytest.mark.parametrize("pieces", [RICH_PIECES, (_text("ab"), ending(PLAIN))])
 def test_every_event_but_a_ping_is_one_of_the_client_s_types(pieces: tuple[Piece, ...]) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
     events = [event for event in _events(*pieces) if event["type"] != "ping"]
@@ -270,7 +245,7 @@ def test_an_answer_that_the_client_sends_back_is_the_one_that_was_given() -> Non
 
 def test_text_around_a_call_comes_back_as_one_text() -> None:
     said = Message(role="assistant", content="before after", tool_calls=RICH.tool_calls[1:])
-    pieces = (_text("before "), _call(0, id="call_b", name="Wait"), _text("after"), _finish(said))
+    pieces = (_text("before "), _call(0, id="call_b", name="Wait"), _text("after"), ending(said))
     raw, _ = _raw(Source(*pieces))
     blocks = _blocks_of(_streamed_to_the_client(raw))
     assert [block["type"] for block in blocks] == ["text", "tool_use", "text"]
@@ -288,7 +263,7 @@ def test_text_around_a_call_comes_back_as_one_text() -> None:
     ],
 )
 def test_streams_and_whole_answers_end_for_the_same_reason(message: Message, reason: FinishReason, wire: str) -> None:
-    finish = _finish(message, reason)
+    finish = ending(message, reason)
     assert _whole(_text("a"), finish)["stop_reason"] == wire
     (delta,) = [event for event in _events(_text("a"), finish) if event["type"] == "message_delta"]
     assert delta["delta"] == {"stop_reason": wire, "stop_sequence": None}
@@ -297,8 +272,8 @@ def test_streams_and_whole_answers_end_for_the_same_reason(message: Message, rea
 @pytest.mark.parametrize("reason", [FinishReason.ABORTED, FinishReason.ERROR])
 def test_an_aborted_or_failed_turn_never_looks_finished(reason: FinishReason) -> None:
     with pytest.raises(ValueError, match=reason.value):
-        _whole(_text("a"), _finish(PLAIN, reason))
-    raw, raised = _raw(Source(_text("a"), _finish(PLAIN, reason)))
+        _whole(_text("a"), ending(PLAIN, reason))
+    raw, raised = _raw(Source(_text("a"), ending(PLAIN, reason)))
     types = [event["type"] for event in _parsed(raw)]
     assert isinstance(raised, ValueError) and types[-1] == "error"
     assert not {"content_block_stop", "message_delta", "message_stop"} & set(types)
@@ -325,12 +300,12 @@ def test_the_client_takes_a_refusal_for_what_it_is() -> None:
 
 
 def test_a_sign_of_life_may_come_before_anything_else() -> None:
-    types = [event["type"] for event in _events(IdlePiece(version=0), _text("ab"), _finish(PLAIN))]
+    types = [event["type"] for event in _events(IdlePiece(version=0), _text("ab"), ending(PLAIN))]
     assert types[:4] == ["message_start", "ping", "ping", "content_block_start"]
 
 
 def test_an_empty_answer_has_no_block() -> None:
-    empty = _finish(Message(role="assistant"))
+    empty = ending(Message(role="assistant"))
     assert [event["type"] for event in _events(empty)] == ["message_start", "ping", "message_delta", "message_stop"]
     assert _whole(empty)["content"] == []
 
@@ -338,17 +313,17 @@ def test_an_empty_answer_has_no_block() -> None:
 def test_a_call_whose_arguments_are_no_object_is_never_shown() -> None:
     bad = Message(role="assistant", tool_calls=(ToolCall(id="c", name="Look", arguments="[1]"),))
     with pytest.raises(ValueError, match="no JSON object"):
-        _whole(_finish(bad))
+        _whole(ending(bad))
 
 
 def test_a_session_that_was_not_named_is_not_shown() -> None:
     anonymous = MessagesWriter(AnswerFacts(turn_ids=(TurnId("t1"),), model="tiny", created=5))
-    raw, _ = _raw(Source(_text("ab"), _finish(PLAIN)), anonymous)
+    raw, _ = _raw(Source(_text("ab"), ending(PLAIN)), anonymous)
     assert b'"session"' not in raw and b'"turn_id"' in raw
 
 
 def test_leaving_the_stream_closes_its_source() -> None:
-    source = Source(_text("a"), _text("b"), _finish(PLAIN))
+    source = Source(_text("a"), _text("b"), ending(PLAIN))
 
     async def leave() -> None:
         stream = WRITER.stream(await started(merged([source.pieces()])))

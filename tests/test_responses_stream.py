@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -13,7 +13,7 @@ import pytest
 from openai.types.responses import Response, ResponseInputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from clawrl.messages import FinishReason, Message, ToolCall, TurnId, VersionSpan
+from clawrl.messages import FinishReason, Message, ToolCall, TurnId
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.dialects import responses
 from clawrl.serving.dialects.base import AnswerFacts
@@ -21,23 +21,20 @@ from clawrl.serving.dialects.responses.writer import ResponsesWriter
 from clawrl.serving.errors import ApiError, context_overflow, overloaded
 from clawrl.serving.pieces import (
     CallPiece,
-    FinishPiece,
     IdlePiece,
     Piece,
     ReasoningPiece,
     TextPiece,
-    Usage,
     merged,
     started,
     whole_answers,
 )
+from tests.pieces_kit import PLAIN, Source, ending
 
 CLOCK = {"type": "function", "name": "clock", "description": "Tells the time.", "strict": False, "parameters": {}}
 AGENTS = {"type": "namespace", "name": "agents", "description": "Helpers.", "tools": [CLOCK | {"name": "close"}]}
-SPANS = (VersionSpan(start=0, end=2, version=3), VersionSpan(start=2, end=4, version=4))
 OURS = {"turn_id": "t1", "version": 4, "session": "s"}
 SPANS_JSON = [{"start": 0, "end": 2, "version": 3}, {"start": 2, "end": 4, "version": 4}]
-PLAIN = Message(role="assistant", content="ab")
 RICH = Message(
     role="assistant",
     content="I look.",
@@ -53,11 +50,6 @@ def _writer(**fields: Any) -> ResponsesWriter:
     body = {"model": "tiny", "input": "hi", "tools": [CLOCK, AGENTS, {"type": "web_search"}]} | fields
     asked = responses.read(body, {}, ServingConfig(served_name="tiny"))
     return asked.writer(AnswerFacts(turn_ids=(TurnId("t1"),), model="tiny", created=5, session="s"))
-
-
-def _finish(message: Message, reason: FinishReason = FinishReason.STOP) -> FinishPiece:
-    usage = Usage(prompt_tokens=7, completion_tokens=4)
-    return FinishPiece(finish_reason=reason, spans=SPANS, version=4, usage=usage, message=message)
 
 
 def _text(text: str, version: int = 4) -> TextPiece:
@@ -82,25 +74,9 @@ RICH_PIECES: list[Piece] = [
     _call(0, 'öße"}'),
     _call(1, id="call_b", name="agents__close"),
     _call(1, "{}"),
-    _finish(RICH),
+    ending(RICH),
 ]
-PLAIN_PIECES: list[Piece] = [_text("a", 3), _text("b"), _finish(PLAIN)]
-
-
-class Source:
-    """Pieces in order, then an error or a silent end; remembers that it was closed."""
-
-    def __init__(self, pieces: list[Piece], error: Exception | None = None) -> None:
-        self.given, self.error, self.closed = pieces, error, False
-
-    async def pieces(self) -> AsyncGenerator[Piece, None]:
-        try:
-            for piece in self.given:
-                yield piece
-            if self.error is not None:
-                raise self.error
-        finally:
-            self.closed = True
+PLAIN_PIECES: list[Piece] = [_text("a", 3), _text("b"), ending(PLAIN)]
 
 
 def _raw(source: Source, writer: ResponsesWriter) -> tuple[list[bytes], Exception | None]:
@@ -119,7 +95,7 @@ def _raw(source: Source, writer: ResponsesWriter) -> tuple[list[bytes], Exceptio
 def _stream(
     pieces: list[Piece], error: Exception | None = None, **fields: Any
 ) -> tuple[list[dict[str, Any]], Exception | None]:
-    raw, failure = _raw(Source(pieces, error), _writer(**fields))
+    raw, failure = _raw(Source(*pieces, error=error), _writer(**fields))
     events = []
     for event in raw:
         name, data, *rest = event.decode().split("\n")
@@ -131,7 +107,7 @@ def _stream(
 
 def _whole(pieces: list[Piece], **fields: Any) -> dict[str, Any]:
     async def answer() -> dict[str, Any]:
-        return _writer(**fields).whole(await whole_answers(await started(merged([Source(pieces).pieces()])), 1))
+        return _writer(**fields).whole(await whole_answers(await started(merged([Source(*pieces).pieces()])), 1))
 
     return asyncio.run(answer())
 
@@ -182,8 +158,8 @@ def test_an_item_is_added_empty_and_done_as_the_last_event_shows_it() -> None:
     [
         (PLAIN_PIECES, None),
         (RICH_PIECES, None),
-        ([_finish(Message(role="assistant"))], None),
-        ([_text("a"), _finish(PLAIN, FinishReason.LENGTH)], None),
+        ([ending(Message(role="assistant"))], None),
+        ([_text("a"), ending(PLAIN, FinishReason.LENGTH)], None),
         ([_text("a")], overloaded()),
         ([_text("a")], KeyError("x")),
     ],
@@ -200,7 +176,7 @@ def test_every_event_is_one_that_the_client_knows(pieces: list[Piece], error: Ex
 
 
 def test_the_last_event_carries_the_same_response_as_the_whole_answer() -> None:
-    for pieces in (PLAIN_PIECES, RICH_PIECES, [_finish(Message(role="assistant"))]):
+    for pieces in (PLAIN_PIECES, RICH_PIECES, [ending(Message(role="assistant"))]):
         assert _stream(pieces)[0][-1]["response"] == _whole(pieces)
 
 
@@ -284,21 +260,21 @@ def test_a_response_in_progress_tells_its_version_and_the_items_so_far() -> None
 
 
 def test_an_answer_without_anything_is_one_empty_message() -> None:
-    events, _ = _stream([_finish(Message(role="assistant"))])
+    events, _ = _stream([ending(Message(role="assistant"))])
     assert _short(events) == [*BEGUN, *MESSAGE_BEGUN, *MESSAGE_DONE, "completed"]
     assert events[-1]["response"]["output"][0]["content"] == [{"type": "output_text", "text": "", "annotations": []}]
 
 
 def test_an_answer_of_calls_only_has_no_message() -> None:
     calls = Message(role="assistant", tool_calls=RICH.tool_calls[:1])
-    pieces = [_call(0, id="call_a", name="clock"), _call(0, '{"at": "Größe"}'), _finish(calls)]
+    pieces = [_call(0, id="call_a", name="clock"), _call(0, '{"at": "Größe"}'), ending(calls)]
     assert [item["type"] for item in _whole(pieces)["output"]] == ["function_call"]
     assert _stream(pieces)[0][-1]["response"] == _whole(pieces)
 
 
 def test_an_answer_cut_by_its_length_is_incomplete_and_so_is_its_last_item() -> None:
-    pieces = [*RICH_PIECES[:7], _finish(Message(role="assistant", content="I look.", reasoning="Size matters."))]
-    pieces[-1] = _finish(pieces[-1].message, FinishReason.LENGTH)  # type: ignore[union-attr]
+    pieces = [*RICH_PIECES[:7], ending(Message(role="assistant", content="I look.", reasoning="Size matters."))]
+    pieces[-1] = ending(pieces[-1].message, FinishReason.LENGTH)  # type: ignore[union-attr]
     events, error = _stream(pieces)
     response = events[-1]["response"]
     assert error is None and events[-1]["type"] == "response.incomplete" and response == _whole(pieces)
@@ -333,13 +309,13 @@ def test_a_failure_before_the_first_piece_is_raised_before_any_byte() -> None:
 @pytest.mark.parametrize("reason", [FinishReason.ABORTED, FinishReason.ERROR])
 def test_an_aborted_or_failed_turn_never_looks_finished(reason: FinishReason) -> None:
     with pytest.raises(ValueError, match=reason.value):
-        _whole([_text("a"), _finish(PLAIN, reason)])
-    events, error = _stream([_text("a"), _finish(PLAIN, reason)])
+        _whole([_text("a"), ending(PLAIN, reason)])
+    events, error = _stream([_text("a"), ending(PLAIN, reason)])
     assert isinstance(error, ValueError) and events[-1]["type"] == "response.failed"
 
 
 def test_closing_the_stream_closes_its_source() -> None:
-    source = Source(PLAIN_PIECES)
+    source = Source(*PLAIN_PIECES)
 
     async def leave() -> None:
         stream = _writer().stream(await started(merged([source.pieces()])))
@@ -357,7 +333,7 @@ def test_closing_the_stream_closes_its_source() -> None:
         (PLAIN_PIECES, PLAIN),
         (RICH_PIECES, RICH),
         (
-            [_text("I "), *RICH_PIECES[7:11], _text("look."), _finish(PLAIN)],
+            [_text("I "), *RICH_PIECES[7:11], _text("look."), ending(PLAIN)],
             Message(role="assistant", content="I look.", tool_calls=RICH.tool_calls[:1]),
         ),
     ],
@@ -389,11 +365,11 @@ def _served(pieces: list[Piece], error: Exception | None = None) -> openai.OpenA
         asked = responses.read(body, dict(request.headers), ServingConfig(served_name="tiny"))
         writer = asked.writer(AnswerFacts(turn_ids=(TurnId("t1"),), model="tiny", created=5))
         if asked.request.stream:
-            raw, _ = _raw(Source(pieces, error), writer)
+            raw, _ = _raw(Source(*pieces, error=error), writer)
             return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=b"".join(raw))
 
         async def whole() -> dict[str, Any]:
-            return writer.whole(await whole_answers(await started(merged([Source(pieces).pieces()])), 1))
+            return writer.whole(await whole_answers(await started(merged([Source(*pieces).pieces()])), 1))
 
         return httpx2.Response(200, json=asyncio.run(whole()))
 
