@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from clawrl.judging.teacher import hinted_messages
 from tests.engine_tools import Answer, cold_model_logps
 from tests.live import AUTH, MODEL, Live
+from tests.traffic import until_said
 
 CORRECTION = "Please answer in one plain sentence."
 
@@ -23,8 +24,10 @@ def said(live: Live, session: str, *messages: str, **extra: Any) -> openai.types
     for number, message in enumerate(messages):
         talk += [{"role": "assistant", "content": f"answer {number}"}] if number else []
         talk.append({"role": "user", "content": message})
-    return live.client().chat.completions.create(
-        model=MODEL, messages=talk, extra_headers={"X-Session-Id": session}, **extra
+    return until_said(
+        lambda: live.client().chat.completions.create(
+            model=MODEL, messages=talk, extra_headers={"X-Session-Id": session}, **extra
+        )
     )
 
 

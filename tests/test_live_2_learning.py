@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from clawrl.messages import TurnId, TurnState
 from tests.engine_tools import Answer, cold_logps
 from tests.live import Live
-from tests.traffic import REACTIONS, ask
+from tests.traffic import REACTIONS, ask, until_said
 
 
 def test_what_was_served_is_what_is_stored_judged_trained_and_published(live: Live, tiny_folder: Path) -> None:
@@ -21,8 +22,15 @@ def test_what_was_served_is_what_is_stored_judged_trained_and_published(live: Li
         session = f"learn-{user}"
         messages = [{"role": "user", "content": f"tell me about plants {user}"}]
         for turn in range(3):
-            reply = client.chat.completions.create(
-                model="tiny", messages=messages, logprobs=True, max_tokens=20, extra_headers={"X-Session-Id": session}
+            reply = until_said(
+                partial(
+                    client.chat.completions.create,
+                    model="tiny",
+                    messages=messages,
+                    logprobs=True,
+                    max_tokens=20,
+                    extra_headers={"X-Session-Id": session},
+                )
             )
             answers.append((reply.clawrl["turn_id"], reply))  # type: ignore[attr-defined]
             text = reply.choices[0].message.content

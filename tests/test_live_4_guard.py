@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import httpx
 
-from tests.live import AUTH, MODEL, Live
-from tests.traffic import Traffic
+from tests.live import AUTH, Live
+from tests.traffic import Traffic, ask
 
 
 def test_an_alarm_freezes_learning_rolls_back_every_replica_and_the_trainer(live: Live) -> None:
@@ -18,9 +18,7 @@ def test_an_alarm_freezes_learning_rolls_back_every_replica_and_the_trainer(live
         )
     client = live.client()
     for number in range(60):
-        client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": f"question {number}"}], max_tokens=2
-        )
+        ask(client, [{"role": "user", "content": f"question {number}"}], stream=False, session=None, max_tokens=2)
         if live.status()["paused"]:
             break
     frozen = live.wait_for(lambda s: s["paused"], timeout_s=30, what="the alarm")

@@ -6,27 +6,34 @@ import threading
 import time
 
 import openai
+from openai.types.chat import ChatCompletionChunk
 
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
 from clawrl.messages import DropReason, TurnState
 from tests.live import MODEL, Live
+from tests.traffic import until_said
 
 
 def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
     recorded = live.status()["turns"]["recorded"]
     opened = threading.Barrier(4)
+    asked: list[float] = []
     ended: list[str] = []
+
+    def open_stream() -> openai.Stream[ChatCompletionChunk]:
+        asked.append(time.time())
+        return live.client().chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "hello"}],
+            stream=True,
+            max_tokens=480,
+            temperature=1.9,
+        )
 
     def long_stream() -> None:
         try:
-            stream = live.client().chat.completions.create(
-                model=MODEL,
-                messages=[{"role": "user", "content": "hello"}],
-                stream=True,
-                max_tokens=480,
-                temperature=1.9,
-            )
+            stream = until_said(open_stream)
             next(iter(stream))
             opened.wait(30)
             for _ in stream:
@@ -47,7 +54,7 @@ def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
     with Ledger(live.home / "tiny" / "ledger.sqlite", LedgerConfig()) as ledger:
         counts = ledger.counts()
         assert counts.adds_up
-        assert counts.recorded == recorded + 3
+        assert counts.recorded == recorded + len(asked)
         aborted = [row for row in ledger.turns(10) if row.drop_reason is DropReason.ABORTED]
         assert len(aborted) == sum(how != "complete" for how in ended)
 

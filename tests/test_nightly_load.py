@@ -22,6 +22,7 @@ from tests.live import AUTH, KEY, MODEL, Live, free_port, tiny_deployment
 from tests.malformed import malformed
 from tests.test_fuzz_bodies import HAND_WRITTEN
 from tests.tool_model import CONTEXT_LENGTH, build_tool_model
+from tests.traffic import ask
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3000)]
 ROLES = ("Ingress", "Rollout", "ProxyActor", "CoordinatorActor")
@@ -107,8 +108,7 @@ def test_two_hundred_clients_that_vanish_take_no_slot_along(graph: Live) -> None
         timeout_s=60,
         what="no slot is taken",
     )
-    answer = graph.client().chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}])
-    assert answer.choices[0].message.content
+    assert ask(graph.client(), [{"role": "user", "content": "hello"}], stream=False, session=None).text
 
 
 PATHS: Mapping[str, str] = {
