@@ -30,7 +30,7 @@ def reference_log_softmax(logits_BTV: Tensor) -> np.ndarray:
 
 def test_log_probs_are_the_log_softmax_at_each_samples_own_temperature() -> None:
     logits_BTV = random_logits()
-    policy, expected = TokenDistribution(logits_BTV, TEMPERATURE_B), reference_log_softmax(logits_BTV)
+    policy, expected = TokenDistribution.of_logits(logits_BTV, TEMPERATURE_B), reference_log_softmax(logits_BTV)
     some_BTK = torch.stack([TARGETS_BT, (TARGETS_BT + 1) % 7], dim=-1)
     for b in range(2):
         for t in range(3):
@@ -42,7 +42,7 @@ def test_log_probs_are_the_log_softmax_at_each_samples_own_temperature() -> None
 
 def test_topk_names_the_most_likely_tokens_best_first() -> None:
     logits_BTV = random_logits()
-    ids_BTk, logp_BTk = TokenDistribution(logits_BTV, TEMPERATURE_B).topk(3)
+    ids_BTk, logp_BTk = TokenDistribution.of_logits(logits_BTV, TEMPERATURE_B).topk(3)
     expected = reference_log_softmax(logits_BTV)
     for b in range(2):
         for t in range(3):
@@ -53,7 +53,10 @@ def test_topk_names_the_most_likely_tokens_best_first() -> None:
 
 def test_entropy_is_that_of_the_whole_vocabulary() -> None:
     logits_BTV = random_logits()
-    entropy_BT, expected = TokenDistribution(logits_BTV, TEMPERATURE_B).entropy(), reference_log_softmax(logits_BTV)
+    entropy_BT, expected = (
+        TokenDistribution.of_logits(logits_BTV, TEMPERATURE_B).entropy(),
+        reference_log_softmax(logits_BTV),
+    )
     for b in range(2):
         for t in range(3):
             value = -sum(math.exp(logp) * logp for logp in expected[b, t])
@@ -69,7 +72,9 @@ def test_gradients_agree_with_finite_differences() -> None:
         lambda policy: policy.topk(2)[1],
         lambda policy: policy.entropy(),
     ):
-        assert torch.autograd.gradcheck(lambda z, read=read: read(TokenDistribution(z, TEMPERATURE_B)), (logits_BTV,))
+        assert torch.autograd.gradcheck(
+            lambda z, read=read: read(TokenDistribution.of_logits(z, TEMPERATURE_B)), (logits_BTV,)
+        )
 
 
 def test_a_token_that_cannot_be_drawn_changes_neither_entropy_nor_gradients_of_the_others() -> None:
@@ -77,14 +82,14 @@ def test_a_token_that_cannot_be_drawn_changes_neither_entropy_nor_gradients_of_t
     logits_BTV[..., 4] = -torch.inf
     logits_BTV[1, 2, [0, 1, 2, 3, 6]] = -torch.inf
     logits_BTV.requires_grad_()
-    policy = TokenDistribution(logits_BTV, TEMPERATURE_B)
+    policy = TokenDistribution.of_logits(logits_BTV, TEMPERATURE_B)
     (policy.entropy().sum() + policy.logp(TARGETS_BT).sum()).backward()
     grad_BTV = logits_BTV.grad
     assert grad_BTV is not None and torch.isfinite(grad_BTV).all() and not grad_BTV[..., 4].any()
     assert policy.entropy()[1, 2].item() == pytest.approx(0.0, abs=1e-12), "one token is left"
 
     rest_BTV = logits_BTV.detach()[..., [0, 1, 2, 3, 5, 6]].requires_grad_()
-    rest = TokenDistribution(rest_BTV, TEMPERATURE_B)
+    rest = TokenDistribution.of_logits(rest_BTV, TEMPERATURE_B)
     rest_targets_BT = TARGETS_BT - (TARGETS_BT > 4).long()
     (rest.entropy().sum() + rest.logp(rest_targets_BT).sum()).backward()
     assert rest_BTV.grad is not None
@@ -93,7 +98,7 @@ def test_a_token_that_cannot_be_drawn_changes_neither_entropy_nor_gradients_of_t
 
 
 def test_bfloat16_logits_are_normalised_in_float32() -> None:
-    policy = TokenDistribution(torch.zeros(1, 1, 1000, dtype=torch.bfloat16), torch.ones(1))
+    policy = TokenDistribution.of_logits(torch.zeros(1, 1, 1000, dtype=torch.bfloat16), torch.ones(1))
     logp_BT = policy.logp(torch.zeros(1, 1, dtype=torch.long))
     assert logp_BT.dtype == policy.entropy().dtype == torch.float32
     assert logp_BT.item() == pytest.approx(-6.907755, abs=1e-5)

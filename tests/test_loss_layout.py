@@ -62,7 +62,7 @@ def batch() -> Batch:
 
 
 def policy(x: Batch) -> TokenDistribution:
-    return TokenDistribution(x["logits"], torch.full((len(x["logits"]),), TEMPERATURE, dtype=torch.float64))
+    return TokenDistribution.of_logits(x["logits"], torch.full((len(x["logits"]),), TEMPERATURE, dtype=torch.float64))
 
 
 def token_optimal(x: Batch) -> Tensor:

@@ -14,10 +14,10 @@ from clawrl.engine.errors import EngineError, NoPlace, UnsupportedRequest
 from clawrl.engine.protocol import GenerateRequest, ScoreRequest
 from clawrl.engine.sglang import SglangEngine
 from clawrl.messages import FinishReason, Sample, SamplingParams, TurnId
-from clawrl.training.batch import Row, make_micro_batches
-from clawrl.training.model import load_model, response_distribution
+from clawrl.training.model import load_model
 from tests.engine_tools import cold_model_logps, generate, request
 from tests.sglang_kit import Loop, cold_model, needs_sglang, running_sglang
+from tests.training_samples import trainer_logps
 
 pytestmark = needs_sglang
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
@@ -62,11 +62,8 @@ def test_logprobs_agree_with_the_trainers(running: tuple[Loop, SglangEngine], fo
         temperature=0.8,
         reward=1.0,
     )
-    row = Row(sample=sample, mask=mask, columns={}, advantage=1.0)
-    (batch,) = make_micro_batches([row], 1024, torch.device("cpu"))
-    with torch.no_grad():
-        trained = response_distribution(load_model(folder, dtype=torch.float32), batch).logp(batch.targets_BT)[0]
-    np.testing.assert_allclose(answer.logps, trained.numpy(), atol=1e-4)
+    (trained,) = trainer_logps(load_model(folder, dtype=torch.float32), [sample])
+    np.testing.assert_allclose(answer.logps, trained, atol=1e-4)
 
 
 def test_a_streamed_answer_is_what_one_reply_gives(running: tuple[Loop, SglangEngine]) -> None:

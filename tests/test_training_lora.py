@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
-from clawrl.training.batch import Row, make_micro_batches
 from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
 from clawrl.training.config import LoraConfig, TrainingConfig
 from clawrl.training.lora import base_parameters
-from clawrl.training.model import full_parameters, load_model, response_distribution
+from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from clawrl.weights.manifest import as_bytes, build_manifest
 from tests.tiny_model import build_tiny_model
-from tests.training_samples import make_sample, naive_logps
+from tests.training_samples import make_sample, naive_logps, trainer_logps
 
 torch.set_num_threads(1)
 
@@ -37,12 +36,13 @@ def trainer(
     lora: Mapping[str, Any] | None = None,
     plain: bool = False,
     kl_coef: float = 0.0,
+    copy: bool = False,
     **settings: Any,
 ) -> PolicyTrainer:
     adapters = None if plain else LoraConfig(**{"rank": 4, "alpha": 12, **(lora or {})})
     return PolicyTrainer(
         load_model(folder, dtype=dtype),
-        load_model(folder, dtype=dtype) if kl_coef else None,
+        load_model(folder, dtype=dtype) if copy else None,
         BinaryRL(BinaryRLConfig(baseline="none", kl_coef=kl_coef)),
         TrainingConfig(**{"learning_rate": 1e-2, "lora": adapters, **settings}),
     )
@@ -130,12 +130,9 @@ def test_a_plain_model_with_the_published_weights_says_what_the_trainer_says(fol
     untrained = [naive_logps(plain, make_sample(name, 5, 9, temperature=0.7)) for name in "ab"]
     plain.load_state_dict(published(one), strict=False)
     samples = [make_sample(name, 5, 9, temperature=0.7) for name in "ab"]
-    rows = [Row(sample=s, mask=s.mask, columns={}, advantage=0.0) for s in samples]
-    (batch,) = make_micro_batches(rows, 1000, torch.device("cpu"))
-    logp_BT = response_distribution(one._model, batch).logp(batch.targets_BT).detach()
-    for b, i in enumerate(batch.index):
-        assert logp_BT[b].tolist() == pytest.approx(naive_logps(plain, samples[i]), abs=1e-5)
-        assert logp_BT[b].tolist() != pytest.approx(untrained[i], abs=1e-2)
+    for i, logps in enumerate(trainer_logps(one._model, samples)):
+        assert logps.tolist() == pytest.approx(naive_logps(plain, samples[i]), abs=1e-5)
+        assert logps.tolist() != pytest.approx(untrained[i], abs=1e-2)
 
 
 def test_publishing_leaves_the_live_model_alone_and_gives_copies(folder: Path) -> None:
@@ -242,12 +239,21 @@ def test_a_checkpoint_of_before_a_rewind_is_not_put_below_a_base_that_moved(fold
         one.load_state_dict(state)
 
 
-def test_a_reference_model_stays_without_adapters(folder: Path) -> None:
-    one = trainer(folder, kl_coef=0.1)
-    advance(one, range(1))
-    plan = one.compute([make_sample("x", 4, 6)])
-    assert plan.metrics["kl"] > 0.0
-    assert one._reference is not None and not any("lora" in name for name, _ in one._reference.named_parameters())
+@pytest.mark.parametrize("updates_per_batch", [1, 2])
+def test_the_model_without_its_adapters_is_the_reference(folder: Path, updates_per_batch: int) -> None:
+    """As a second copy is, to the last gradient; and the adapters are on again afterwards."""
+    own, copy = (
+        trainer(folder, kl_coef=0.1, copy=copied, updates_per_batch=updates_per_batch) for copied in (False, True)
+    )
+    for one in (own, copy):
+        advance(one, range(2))
+    plans = [one.compute([make_sample("x", 4, 6)]) for one in (own, copy)]
+    assert plans[0].metrics["kl"] > 1e-3 and plans[0].metrics == plans[1].metrics
+    for name, master in own.optimizer.masters.items():
+        assert torch.equal(master.grad, copy.optimizer.masters[name].grad), name
+    before = {name: master.clone() for name, master in own.optimizer.masters.items()}
+    assert own.apply().changed
+    assert all(not torch.equal(master, before[name]) for name, master in own.optimizer.masters.items())
 
 
 @pytest.mark.parametrize(

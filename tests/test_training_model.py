@@ -5,10 +5,9 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from clawrl.training.batch import Row, make_micro_batches
-from clawrl.training.model import check_parallel, full_parameters, load_model, response_distribution
+from clawrl.training.model import check_parallel, full_parameters, load_model
 from tests.tiny_model import build_tiny_model
-from tests.training_samples import make_sample, naive_logps
+from tests.training_samples import make_sample, naive_logps, trainer_logps
 
 torch.set_num_threads(1)
 
@@ -26,15 +25,10 @@ def test_trainer_log_probs_are_those_of_a_step_by_step_loop_and_one_position_off
         make_sample("c", 12, 1),
         make_sample("d", 3, 20, temperature=1.0),
     ]
-    rows = [Row(sample=s, mask=s.mask, columns={}, advantage=0.0) for s in samples]
-    batches = make_micro_batches(rows, 1000, torch.device("cpu"))
-    assert len(batches) == 1
-    logp_BT = response_distribution(model, batches[0]).logp(batches[0].targets_BT).detach()
-    for b, i in enumerate(batches[0].index):
-        naive = naive_logps(model, samples[i])
-        np.testing.assert_allclose(logp_BT[b][batches[0].mask_BT[b]].numpy(), naive, atol=1e-5)
-        shifted = logp_BT[b].roll(1)[batches[0].mask_BT[b]].numpy()
-        assert np.abs(shifted - naive).max() > 0.1
+    for sample, logps in zip(samples, trainer_logps(model, samples), strict=True):
+        naive = naive_logps(model, sample)
+        np.testing.assert_allclose(logps, naive, atol=1e-5)
+        assert len(naive) == 1 or np.abs(np.roll(logps, 1) - naive).max() > 0.1
 
 
 def test_full_parameters_are_copies_in_model_order_with_tied_weights_once(folder: Path) -> None:

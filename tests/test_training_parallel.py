@@ -1,8 +1,10 @@
-"""Two gloo ranks against one. The ranks are spawned once and write what they saw; the tests read it."""
+"""Two and four gloo ranks against one. They are spawned once and write what they saw; the tests read it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
 from clawrl.training.config import LoraConfig, TrainingConfig
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
+from clawrl.training.tree import MIN_SHARED
 from tests.tiny_model import build_tiny_model
 from tests.training_samples import WORDS, make_sample, noise, taught
 
@@ -28,6 +31,8 @@ LAYOUTS = {
     "fsdp": (1, 2, False, False),
     "fsdp_lora": (1, 2, False, True),
     "fsdp_tied_lora": (1, 2, True, True),
+    "mixed": (2, 2, False, False),
+    "mixed_tied": (2, 2, True, False),
 }
 LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 
@@ -46,15 +51,18 @@ def make_trainer(folder: Path, lora: bool, tp_size: int = 1, fsdp_size: int = 1)
         learning_rate=1e-2,
         adam_eps=1e-3,
         updates_per_batch=2,
-        micro_batch_tokens=24,
+        micro_batch_tokens=40,
         max_grad_norm=0.5,
         lora=LoraConfig(rank=4, alpha=8) if lora else None,
     )
-    return PolicyTrainer(load(), load(), BinaryRL(BinaryRLConfig(kl_coef=0.1)), config)
+    return PolicyTrainer(load(), None if lora else load(), BinaryRL(BinaryRLConfig(kl_coef=0.1)), config)
 
 
 def batch(i: int) -> list[Sample]:
-    return [make_sample(f"{i}{j}", 3 + j, 9 - j, reward=(-1.0) ** j) for j in range(3)]
+    """Of different lengths, with a beginning that they share."""
+    shared = make_sample(f"shared{i}", MIN_SHARED, 0).prompt_ids
+    made = [make_sample(f"{i}{j}", 3 + j, 9 - j, reward=(-1.0) ** j) for j in range(3)]
+    return [replace(sample, prompt_ids=np.concatenate([shared, sample.prompt_ids])) for sample in made]
 
 
 def taught_batch() -> list[Sample]:
@@ -102,7 +110,7 @@ def observe(folder: Path, scratch: Path, lora: bool, tp_size: int = 1, fsdp_size
     trainer.rewind(seen["start"])
     seen["rewound"], seen["rewound_step"] = dict(full_parameters(trainer._model)), trainer.step
     seen["rewound_moments"] = len(trainer.optimizer.state_dict()["adam"]["state"])
-    trainer._method = CombineTopK(CombineTopKConfig(teacher_top_k=TOP_K, w_rl=0.5))
+    trainer._method = trainer._passes.method = CombineTopK(CombineTopKConfig(teacher_top_k=TOP_K, w_rl=0.5))
     seen["taught_metrics"] = dict(trainer.compute(taught_batch()).metrics)
     seen["taught_gradients"] = full_gradients(trainer)
     return seen
@@ -149,13 +157,15 @@ def adapter_gradients_of_different_batches(folder: Path, rank: int) -> dict[str,
     return {"before": before, "after": full_gradients(trainer)}
 
 
-def run_rank(rank: int, root: Path) -> None:
+def run_rank(rank: int, root: Path, world: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{root}/rendezvous", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{root}/rendezvous-{world}", rank=rank, world_size=world)
     for name, (tp_size, fsdp_size, tied, lora) in LAYOUTS.items():
-        seen = observe(root / f"model-{tied}", root / f"checkpoint-{name}", lora, tp_size, fsdp_size)
-        torch.save(seen, root / f"{name}-{rank}.pt")
-    torch.save(adapter_gradients_of_different_batches(root / "model-False", rank), root / f"different-{rank}.pt")
+        if tp_size * fsdp_size == world:
+            seen = observe(root / f"model-{tied}", root / f"checkpoint-{name}", lora, tp_size, fsdp_size)
+            torch.save(seen, root / f"{name}-{rank}.pt")
+    if world == 2:
+        torch.save(adapter_gradients_of_different_batches(root / "model-False", rank), root / f"different-{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -167,20 +177,23 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for lora in (False, True):
             seen = observe(root / f"model-{tied}", root / f"checkpoint-{tied}-{lora}", lora)
             torch.save(seen, root / f"one-{tied}-{lora}.pt")
-    torch.multiprocessing.spawn(run_rank, (root,), nprocs=2)
+    for world in (2, 4):
+        torch.multiprocessing.spawn(run_rank, (root, world), nprocs=world)
     return root
 
 
 def load(root: Path, layout: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    _, _, tied, lora = LAYOUTS[layout]
-    return [torch.load(root / f"{layout}-{r}.pt") for r in range(2)], torch.load(root / f"one-{tied}-{lora}.pt")
+    tp_size, fsdp_size, tied, lora = LAYOUTS[layout]
+    ranks = [torch.load(root / f"{layout}-{r}.pt") for r in range(tp_size * fsdp_size)]
+    return ranks, torch.load(root / f"one-{tied}-{lora}.pt")
 
 
 @LAYOUT
-def test_two_ranks_give_the_loss_gradients_and_weights_of_one(root: Path, layout: str) -> None:
+def test_any_layout_gives_the_loss_gradients_and_weights_of_one(root: Path, layout: str) -> None:
     ranks, one = load(root, layout)
     for seen in ranks:
-        for key, value in one["metrics"].items():
+        # How the work is cut is a layout's own business.
+        for key, value in (one["metrics"] | {"forward_tokens": seen["metrics"]["forward_tokens"]}).items():
             assert seen["metrics"][key] == pytest.approx(value, abs=1e-5), key
         for what in ("gradients", "weights", "straight"):
             assert list(seen[what]) == list(one[what])
@@ -193,14 +206,15 @@ def test_two_ranks_give_the_loss_gradients_and_weights_of_one(root: Path, layout
 
 @LAYOUT
 def test_ranks_never_part_ways(root: Path, layout: str) -> None:
-    (left, right), _ = load(root, layout)
-    assert left["metrics"] == right["metrics"]
-    for name in left["straight"]:
-        assert torch.equal(left["straight"][name], right["straight"][name]), name
+    (first, *others), _ = load(root, layout)
+    for other in others:
+        assert other["metrics"] == first["metrics"]
+        for name in first["straight"]:
+            assert torch.equal(first["straight"][name], other["straight"][name]), name
 
 
 @LAYOUT
-def test_bad_batches_are_skipped_by_both_ranks_without_a_hang(root: Path, layout: str) -> None:
+def test_bad_batches_are_skipped_by_all_ranks_without_a_hang(root: Path, layout: str) -> None:
     for seen in load(root, layout)[0]:
         assert seen["reasons"] == ["all_masked", "non_finite_gradient"]
         for name, tensor in seen["weights"].items():
@@ -209,8 +223,9 @@ def test_bad_batches_are_skipped_by_both_ranks_without_a_hang(root: Path, layout
 
 @LAYOUT
 def test_ranks_resume_from_their_own_files_bit_by_bit(root: Path, layout: str) -> None:
-    assert len(list((root / f"checkpoint-{layout}").glob("*.pt"))) == 2
-    for seen in load(root, layout)[0]:
+    ranks, _ = load(root, layout)
+    assert len(list((root / f"checkpoint-{layout}").glob("*.pt"))) == len(ranks)
+    for seen in ranks:
         for name, tensor in seen["straight"].items():
             assert torch.equal(seen["resumed"][name], tensor), name
 
@@ -237,12 +252,13 @@ def test_a_checkpoint_after_a_rewind_restores_what_was_trained_from_there(root: 
 
 
 @LAYOUT
-def test_two_ranks_distil_whole_distributions_as_one_does_also_after_a_rewind(root: Path, layout: str) -> None:
+def test_any_layout_distils_whole_distributions_as_one_does_also_after_a_rewind(root: Path, layout: str) -> None:
     ranks, one = load(root, layout)
     assert one["taught_metrics"]["taught"] == 2.0 and one["taught_metrics"]["opd_gap"] > 0.1
     assert max(gradient.abs().max().item() for gradient in one["taught_gradients"].values()) > 1e-2
     for seen in ranks:
-        assert seen["taught_metrics"] == pytest.approx(one["taught_metrics"], abs=1e-5)
+        expected = one["taught_metrics"] | {"forward_tokens": seen["taught_metrics"]["forward_tokens"]}
+        assert seen["taught_metrics"] == pytest.approx(expected, abs=1e-5)
         for name, tensor in one["taught_gradients"].items():
             torch.testing.assert_close(seen["taught_gradients"][name], tensor, rtol=0, atol=1e-5, msg=name)
 

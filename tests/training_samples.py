@@ -15,7 +15,9 @@ from torch import Tensor
 from clawrl.loss import TokenDistribution
 from clawrl.messages import Sample, TeacherTargets, TurnId, VersionSpan
 from clawrl.methods.base import JudgementNeed, LossInputs, Method
-from clawrl.training.batch import MicroBatch, Row, make_micro_batches
+from clawrl.training.batch import MicroBatch, Row, Split, make_micro_batches
+from clawrl.training.forward import PolicyReader
+from clawrl.training.shards import DataParallel
 
 WORDS = 390
 """Token ids below this exist in the tiny model's vocabulary."""
@@ -66,6 +68,19 @@ def taught(sample: Sample, logits_HRV: Tensor, top_k: int) -> Sample:
         teacher="made up",
     )
     return replace(sample, teacher=targets)
+
+
+@torch.no_grad()
+def trainer_logps(model: Any, samples: Sequence[Sample], tokens: int = 1000, **reading: Any) -> list[np.ndarray]:
+    """Per sample the log-probs of its unmasked tokens as the trainer reads them, in passes of at most ``tokens``."""
+    reader = PolicyReader(model, **reading)
+    rows = [Row(sample=sample, mask=sample.mask, columns={}, advantage=0.0) for sample in samples]
+    found: dict[int, np.ndarray] = {}
+    for batch in make_micro_batches(rows, reader.split(tokens, DataParallel()), next(model.parameters()).device):
+        logp_BT = reader.read(batch).logp(batch.targets_BT)
+        for place, index in enumerate(batch.index):
+            found[index] = logp_BT[place][batch.mask_BT[place]].cpu().numpy()
+    return [found[index] for index in range(len(samples))]
 
 
 @torch.no_grad()
@@ -152,7 +167,7 @@ def run_loss(
         Row(sample=s, mask=method.token_mask(s), columns=method.columns(s), advantage=float(a))
         for s, a in zip(samples, advantages_B, strict=True)
     ]
-    batches = make_micro_batches(rows, micro_batch_tokens, torch.device("cpu"))
+    batches = make_micro_batches(rows, Split(tokens=micro_batch_tokens), torch.device("cpu"))
     leaves = [logits.detach().clone().requires_grad_() for logits in now]
     total: Any = 0.0
     metrics: dict[str, float] = {}
@@ -191,10 +206,9 @@ def run_loss(
 
 def _policy(batch: MicroBatch, samples: Sequence[Sample], logits: Sequence[Tensor]) -> TokenDistribution:
     # What stands outside the response is noise of its own, so that a loss which looks there is caught.
-    noise = torch.Generator().manual_seed(batch.start)
+    noise = torch.Generator().manual_seed(len(batch.index))
     shape = (*batch.targets_BT.shape, logits[0].shape[-1])
     rows = []
     for row_TV, i in zip(3 * torch.randn(shape, generator=noise, dtype=torch.float64), batch.index, strict=True):
-        first = len(samples[i].prompt_ids) - batch.start
-        rows.append(torch.cat([row_TV[:first], logits[i], row_TV[first + len(logits[i]) :]]))
-    return TokenDistribution(torch.stack(rows), batch.temperature_B)
+        rows.append(torch.cat([logits[i], row_TV[len(logits[i]) :]]))
+    return TokenDistribution.of_logits(torch.stack(rows), batch.temperature_B)

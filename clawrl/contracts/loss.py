@@ -19,7 +19,7 @@ from clawrl.contracts.report import Broken, require
 from clawrl.loss import TokenDistribution
 from clawrl.messages import Sample
 from clawrl.methods.base import LossInputs, LossOutput, Method
-from clawrl.training.batch import MicroBatch, Row, make_micro_batches
+from clawrl.training.batch import MicroBatch, Row, Split, make_micro_batches
 
 _ONE_PASS = 10_000
 _TOLERANCE = 1e-4
@@ -63,7 +63,7 @@ class LossRig:
     ) -> Summed:
         rows = self.rows(samples)
         logits: dict[str, Tensor] = {sample.turn_id: self._logits(sample, "now").requires_grad_() for sample in samples}
-        batches = make_micro_batches(rows, micro_batch_tokens, torch.device("cpu"))
+        batches = make_micro_batches(rows, Split(tokens=micro_batch_tokens), torch.device("cpu"))
         tokens = 0 if all_masked else sum(int(row.mask.sum()) for row in rows)
         counted = 0 if all_masked else sum(len(batch.index) for batch in batches)
         total, metrics, written = torch.zeros(()), dict[str, float](), set[str]()
@@ -118,13 +118,12 @@ class LossRig:
         return torch.from_numpy((logits + step).astype(np.float32))
 
     def _policy(self, batch: MicroBatch, samples: Sequence[Sample], logits: Mapping[str, Tensor]) -> TokenDistribution:
-        columns = batch.ids_BL.shape[1] - batch.start
+        columns = batch.mask_BT.shape[1]
         rows = []
         for sample in samples:
-            first = len(sample.prompt_ids) - batch.start
-            padding = (0, 0, first, columns - first - len(sample.response_ids))
+            padding = (0, 0, 0, columns - len(sample.response_ids))
             rows.append(torch.nn.functional.pad(logits[sample.turn_id], padding))
-        return TokenDistribution(torch.stack(rows), batch.temperature_B)
+        return TokenDistribution.of_logits(torch.stack(rows), batch.temperature_B)
 
 
 def the_loss_and_its_gradient_are_finite(rig: LossRig) -> None:

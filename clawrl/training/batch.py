@@ -1,16 +1,15 @@
-"""Samples to padded micro-batches.
+"""Samples to micro-batches: what one forward and backward pass reads, and what its loss is told of each token.
 
-In: samples, and per sample the mask and columns that the method wants. Out: micro-batches of at most
-``micro_batch_tokens`` padded tokens (a longer sample has one to itself; nothing is ever cut). Rows are padded on the
-right. The split depends on the samples alone, so every rank makes the same one. Samples without a token to train are
-left out; what they would add to a loss is zero.
+In: samples, and per sample the mask and columns that the method wants. Out: for this data-parallel rank the packs of
+`clawrl.training.packing`. Tokens go through the model as a forest, shared beginnings once; the loss sees a rectangle:
+entry ``[b, t]`` of every ``_BT`` array is response token ``t`` of sample ``b``, padded on the right.
 
-A micro-batch keeps token columns only for its *window*, positions ``start:L`` of the padded row, where ``start`` is the
-shortest prompt in it: column ``t`` of a ``_BT`` array is position ``start + t``.
+Samples without a token to train are left out; what they would add to a loss is zero. Every rank makes the same plan and
+has as many micro-batches as the others; one that is `idle` only takes part.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ import torch
 from torch import Tensor
 
 from clawrl.messages import Sample
+from clawrl.training.packing import plan_packs
+from clawrl.training.tree import Forest, plant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,75 +32,113 @@ class Row:
     advantage: float
 
     @property
-    def length(self) -> int:
-        return len(self.sample.prompt_ids) + len(self.sample.response_ids)
+    def ids(self) -> npt.NDArray[np.int32]:
+        return np.concatenate([self.sample.prompt_ids, self.sample.response_ids])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How a batch is cut: tokens in one pass, ranks that share the work, and which of them this is."""
+
+    tokens: int
+    share: bool = True
+    ranks: int = 1
+    rank: int = 0
+    pair_cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """``L`` padded row length, ``T = L - start`` window length. ``index[b]`` is the row's place in the batch."""
+    """``index[b]`` is the row's place in the batch; ``T`` the longest response.
+
+    ``predictor_N`` are the places in the forest of the tokens that predict the unmasked entries, in row-major order of
+    ``mask_BT``.
+    """
 
     index: tuple[int, ...]
-    start: int
-    ids_BL: Tensor
-    attention_mask_BL: Tensor
-    position_ids_BL: Tensor
+    forest: Forest
+    predictor_N: Tensor
+    targets_BT: Tensor
     mask_BT: Tensor
     behaviour_logp_BT: Tensor
     temperature_B: Tensor
     advantage_B: Tensor
-    columns: Mapping[str, Tensor]
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    idle: bool = False
 
     @property
-    def targets_BT(self) -> Tensor:
-        """The tokens of the window, int64."""
-        return self.ids_BL[:, self.start :]
+    def temperature_N(self) -> Tensor:
+        return self.temperature_B.repeat_interleave(self.mask_BT.sum(-1))
 
 
-def make_micro_batches(rows: Sequence[Row], micro_batch_tokens: int, device: torch.device) -> list[MicroBatch]:
-    groups: list[list[int]] = []
+def make_micro_batches(rows: Sequence[Row], split: Split, device: torch.device) -> list[MicroBatch]:
+    """This rank's passes over the batch."""
+    for row in rows:
+        if len(row.sample.prompt_ids) == 0:
+            raise ValueError(
+                f"turn {row.sample.turn_id}: no prompt token, so nothing predicts its first response token"
+            )
     trainable = [i for i, row in enumerate(rows) if row.mask.any()]
-    # Longest first: neighbours have similar lengths, and the first member of a group is its padded length.
-    for i in sorted(trainable, key=lambda i: (-rows[i].length, i)):
-        if groups and rows[groups[-1][0]].length * (len(groups[-1]) + 1) <= micro_batch_tokens:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    return [_pad(tuple(group), [rows[i] for i in group], device) for group in groups]
+    if not trainable:
+        return []
+    plan = plan_packs(
+        [rows[i].ids for i in trainable],
+        split.tokens,
+        ranks=split.ranks,
+        share=split.share,
+        pair_cost=split.pair_cost,
+    )[split.rank]
+    return [
+        _lay_out(tuple(trainable[i] for i in pack), rows, split.share, device)
+        if pack
+        else _idle(rows[trainable[0]], device)
+        for pack in plan
+    ]
 
 
-def _pad(index: tuple[int, ...], rows: Sequence[Row], device: torch.device) -> MicroBatch:
+def _lay_out(index: tuple[int, ...], all_rows: Sequence[Row], share: bool, device: torch.device) -> MicroBatch:
+    rows = [all_rows[i] for i in index]
     samples = [row.sample for row in rows]
-    for sample in samples:
-        if len(sample.prompt_ids) == 0:
-            raise ValueError(f"turn {sample.turn_id}: no prompt token, so nothing predicts its first response token")
-    length = max(row.length for row in rows)
-    start = min(len(sample.prompt_ids) for sample in samples)
-    ids_BL = np.zeros((len(rows), length), dtype=np.int64)
-    attention_mask_BL = np.zeros((len(rows), length), dtype=np.int64)
-    for b, row in enumerate(rows):
-        ids_BL[b, : row.length] = np.concatenate([row.sample.prompt_ids, row.sample.response_ids])
-        attention_mask_BL[b, : row.length] = 1
+    forest = plant([row.ids for row in rows], share=share)
+    columns = max(len(sample.response_ids) for sample in samples)
+    predictors = []
+    for sample, row, place in zip(samples, rows, forest.places, strict=True):
+        # Token t is predicted by the token before it.
+        before = place[len(sample.prompt_ids) - 1 : -1]
+        predictors.append(before[row.mask])
 
-    def window(values: Sequence[npt.NDArray[np.generic]]) -> Tensor:
+    def rectangle(values: Sequence[npt.NDArray[Any]]) -> Tensor:
         # Axes after the tokens may be ragged (one row per hint): padded with zeros, too.
         inner = np.max([value.shape[1:] for value in values], axis=0).astype(int)
-        padded = np.zeros((len(rows), length - start, *inner), dtype=values[0].dtype)
+        padded = np.zeros((len(rows), columns, *inner), dtype=values[0].dtype)
         for b, value in enumerate(values):
-            first = len(samples[b].prompt_ids) - start
-            where: Any = (b, slice(first, first + len(value)), *map(slice, value.shape[1:]))
-            padded[where] = value
+            padded[(b, *map(slice, value.shape))] = value
         return torch.from_numpy(padded).to(device)
 
     return MicroBatch(
         index=index,
-        start=start,
-        ids_BL=torch.from_numpy(ids_BL).to(device),
-        attention_mask_BL=torch.from_numpy(attention_mask_BL).to(device),
-        position_ids_BL=torch.arange(length, device=device).repeat(len(rows), 1),
-        mask_BT=window([row.mask for row in rows]),
-        behaviour_logp_BT=window([sample.behaviour_logps for sample in samples]),
+        forest=forest,
+        predictor_N=torch.from_numpy(np.concatenate(predictors)).to(device),
+        targets_BT=rectangle([sample.response_ids.astype(np.int64) for sample in samples]),
+        mask_BT=rectangle([row.mask for row in rows]),
+        behaviour_logp_BT=rectangle([sample.behaviour_logps for sample in samples]),
         temperature_B=torch.tensor([sample.temperature for sample in samples], dtype=torch.float32, device=device),
         advantage_B=torch.tensor([row.advantage for row in rows], dtype=torch.float32, device=device),
-        columns={name: window([row.columns[name] for row in rows]) for name in rows[0].columns},
+        columns={name: rectangle([row.columns[name] for row in rows]) for name in rows[0].columns},
+    )
+
+
+def _idle(row: Row, device: torch.device) -> MicroBatch:
+    """The shortest pass there is: two tokens, one of them predicted, none of them counted."""
+    one = torch.ones(1, 1, device=device)
+    return MicroBatch(
+        index=(),
+        forest=plant([row.ids[:2]], share=False),
+        predictor_N=torch.zeros(1, dtype=torch.long, device=device),
+        targets_BT=torch.full((1, 1), int(row.ids[1]), device=device),
+        mask_BT=one.bool(),
+        behaviour_logp_BT=-one,
+        temperature_B=one[0],
+        advantage_B=0 * one[0],
+        idle=True,
     )

@@ -24,7 +24,11 @@ class TrainingConfig(StrictConfig):
     fsdp_size: int = Field(1, gt=0)
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     batch_size: int = Field(8, gt=0, description="turns in one optimizer step")
-    micro_batch_tokens: int = Field(2048, gt=0, description="padded tokens in one forward and backward pass")
+    micro_batch_tokens: int = Field(2048, gt=0, description="tokens in one forward and backward pass of a rank")
+    share_prefixes: bool = Field(True, description="samples that begin alike go through the model once as far as that")
+    logits_mb: int = Field(256, gt=0, description="float32 logits that are held at once; the rest is done in turns")
+    activation_checkpointing: bool = Field(False, description="compute each layer twice rather than keep its insides")
+    offload_optimizer: bool = Field(False, description="keep float32 weights and Adam's moments in host memory")
     max_sample_tokens: int = Field(2048, gt=0, description="longer turns are dropped as too_long, never cut")
     max_staleness: int = Field(8, ge=0, description="versions a sample may lag; older ones are dropped as stale")
     lora: LoraConfig | None = Field(None, description="train low-rank adapters; without it all weights are trained")

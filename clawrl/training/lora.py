@@ -16,6 +16,7 @@ model's folder, so that it belongs into a model fresh from there.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import peft
@@ -45,6 +46,18 @@ class Adapters:
             for name, whole in self.start():
                 parameter = model.get_parameter(name)
                 local(parameter).copy_(cut(whole, parameter))
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Within it the model is what the adapters are an addition to."""
+        layers = [module for module in self._model.modules() if isinstance(module, LoraLayer)]
+        for layer in layers:
+            layer.enable_adapters(False)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.enable_adapters(True)
 
     def start(self) -> Iterator[tuple[str, Tensor]]:
         """The adapters as they are before the first step, whole, by parameter name."""

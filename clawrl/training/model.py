@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from clawrl.loss import TokenDistribution, predictors
 from clawrl.sizing.architecture import check_heads
-from clawrl.training.batch import MicroBatch
 from clawrl.training.lora import base_parameters, merged
 from clawrl.training.shards import gather
 
@@ -84,15 +83,10 @@ def reshard(model: torch.nn.Module) -> None:
             module.reshard()
 
 
-def response_distribution(model: torch.nn.Module, batch: MicroBatch) -> TokenDistribution:
-    """What the model expects at each token of ``batch``'s window, at each sample's own temperature."""
-    # Only the window's rows of the vocabulary projection are computed: prompts can be long and V is large.
-    rows = predictors(batch.start, batch.ids_BL.shape[1], device=batch.ids_BL.device)
-    logits_BTV = model(
-        input_ids=batch.ids_BL,
-        attention_mask=batch.attention_mask_BL,
-        position_ids=batch.position_ids_BL,
-        use_cache=False,
-        logits_to_keep=rows,
-    ).logits
-    return TokenDistribution(logits_BTV, batch.temperature_B)
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Keep only what goes into each layer, and compute the layer again in the backward pass."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            # transformers looks at this flag of the layer itself. Its parts keep theirs, and so dropout stays off.
+            module.training = True

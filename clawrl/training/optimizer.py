@@ -1,4 +1,4 @@
-"""AdamW with float32 master weights over plain tensors and DTensors alike.
+"""AdamW with float32 master weights over plain tensors and DTensors alike, on the model's device or in host memory.
 
 The optimizer works on local shards only: AdamW is element-wise, so no optimizer state is ever a DTensor. ``masters``
 holds the shards by parameter name, with the collected gradients in their ``.grad``. A plain float32 parameter is its
@@ -35,10 +35,11 @@ class MasterAdamW:
         eps: float,
         weight_decay: float,
         max_grad_norm: float,
+        offload: bool = False,
     ) -> None:
         self._parameters = {name: p for name, p in named_parameters if p.requires_grad}
         self._max_grad_norm = max_grad_norm
-        self.masters: dict[str, Tensor] = {name: _master(p) for name, p in self._parameters.items()}
+        self.masters: dict[str, Tensor] = {name: _master(p, offload) for name, p in self._parameters.items()}
         # Norm scales and biases are not decayed: pulling them to zero shrinks activations, not complexity.
         matrices = [master for master in self.masters.values() if master.ndim >= 2]
         vectors = [master for master in self.masters.values() if master.ndim < 2]
@@ -59,15 +60,15 @@ class MasterAdamW:
             gradient, parameter.grad = _local_gradient(parameter), None
             master = self.masters[name]
             if master.grad is None:
-                master.grad = gradient.to(torch.float32, copy=True)
+                master.grad = gradient.to(master.device, torch.float32, copy=True)
             else:
-                master.grad += gradient
+                master.grad += gradient.to(master.device)
 
     def average_whole(self) -> None:
         """Give all ranks one gradient for what each of them holds whole: the mean. A collective; before `grad_norm`.
 
-        For parameters that no sharding looks after. The ranks' gradients are of one batch and differ in rounding at
-        most, but weights that drift apart by rounding do drift apart.
+        For parameters that no sharding looks after. It is what FSDP does with the others: each rank has seen its part
+        of the batch.
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
@@ -75,7 +76,8 @@ class MasterAdamW:
         whole = [self.masters[name].grad for name, p in self._parameters.items() if not isinstance(p, DTensor)]
         gradients = [gradient for gradient in whole if gradient is not None]
         if gradients:
-            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            device = next(iter(self._parameters.values())).device
+            flat = torch.cat([gradient.flatten() for gradient in gradients]).to(device)
             dist.all_reduce(flat)
             flat /= dist.get_world_size()
             for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
@@ -92,10 +94,11 @@ class MasterAdamW:
             by_shard.setdefault(_shard_key(parameter), [])
             if gradient is not None:
                 by_shard[_shard_key(parameter)].append(gradient)
-        device = next(iter(self.masters.values())).device
+        # Ranks speak to each other from where the model is.
+        device = next(iter(self._parameters.values())).device
         total = torch.zeros((), dtype=torch.float32, device=device)
         for key, gradients in by_shard.items():
-            square = torch.nn.utils.get_total_norm(gradients).square() if gradients else torch.zeros_like(total)
+            square = torch.nn.utils.get_total_norm(gradients).square().to(device) if gradients else 0.0 * total
             if key is not None:
                 mesh, dims = key
                 for dim in dims:
@@ -167,10 +170,11 @@ class MasterAdamW:
                 piece.copy_(self.masters[name])
 
 
-def _master(parameter: torch.nn.Parameter) -> Tensor:
+def _master(parameter: torch.nn.Parameter, offload: bool) -> Tensor:
     piece = local(parameter.detach())
-    own = piece.dtype == torch.float32 and not isinstance(parameter, DTensor)
-    return piece if own else piece.to(torch.float32, copy=True)
+    device = torch.device("cpu") if offload else piece.device
+    own = piece.dtype == torch.float32 and not isinstance(parameter, DTensor) and piece.device == device
+    return piece if own else piece.to(device, torch.float32, copy=True)
 
 
 def _local_gradient(parameter: torch.nn.Parameter) -> Tensor:

@@ -7,7 +7,8 @@ whose gradient is not finite, leaves weights and optimizer state bit-identical a
 ``step`` counts applied batches, changed or not: a lease names its step beforehand, so numbers must not repeat. The
 method's state moves on with it.
 
-With ``config.lora`` the trainer puts adapters into the model that it is given and trains only those.
+With ``config.lora`` the trainer puts adapters into the model that it is given and trains only those; the model without
+them is then the frozen reference, and no second copy is needed.
 
 Every rank is given the same samples in the same order and calls the same methods. Decisions are made from the samples
 and from the all-reduced gradient norm only, so that ranks never part ways. `state_dict` with the starting model's
@@ -20,18 +21,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from clawrl.loss import TokenDistribution, token_mean
 from clawrl.messages import Sample
-from clawrl.methods.base import LossInputs, Method, MethodState
-from clawrl.training.batch import MicroBatch, Row, make_micro_batches
+from clawrl.methods.base import Method, MethodState
+from clawrl.training.batch import Row, make_micro_batches
 from clawrl.training.config import TrainingConfig
+from clawrl.training.forward import PolicyReader
 from clawrl.training.lora import Adapters, check_settings
-from clawrl.training.model import reshard, response_distribution
+from clawrl.training.model import checkpoint_activations, reshard
 from clawrl.training.optimizer import MasterAdamW
+from clawrl.training.passes import Passes, Work
+from clawrl.training.shards import data_parallel
 
 
 class SkipReason(enum.StrEnum):
@@ -62,21 +64,9 @@ class StepResult:
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Before:
-    """What one micro-batch's loss knows of the policy before the first update."""
-
-    logp_BT: Tensor
-    frozen: Mapping[str, Tensor]
-
-
 @dataclass(slots=True, kw_only=True)
 class _Pending:
-    batches: list[MicroBatch]
-    before: list[_Before | None]
-    ref_logps: list[Tensor | None]
-    tokens: int
-    samples: int
+    work: Work
     method_state: MethodState
     norm: float
     plan: StepPlan
@@ -91,14 +81,17 @@ class PolicyTrainer:
         config: TrainingConfig,
         method_state: MethodState | None = None,
     ) -> None:
-        if method.needs_reference and reference_model is None:
+        if method.needs_reference and reference_model is None and config.lora is None:
             raise ValueError(f"method {method.name} compares with a reference model, but there is none")
         self._model = model
-        self._reference = reference_model
         self._method = method
         self._config = config
         self._device = next(model.parameters()).device
         self._adapters = Adapters(model, config.lora, config.seed) if config.lora else None
+        self._parallel = data_parallel(model)
+        if config.activation_checkpointing:
+            checkpoint_activations(model)
+        self._reader = _reader(model, config)
         self.optimizer = MasterAdamW(
             model.named_parameters(),
             learning_rate=config.learning_rate,
@@ -106,6 +99,15 @@ class PolicyTrainer:
             eps=config.adam_eps,
             weight_decay=config.weight_decay,
             max_grad_norm=config.max_grad_norm,
+            offload=config.offload_optimizer,
+        )
+        self._passes = Passes(
+            self._reader,
+            None if reference_model is None else _reader(reference_model, config),
+            method,
+            self.optimizer,
+            self._adapters,
+            self._parallel,
         )
         self._pending: _Pending | None = None
         self.step = 0
@@ -118,18 +120,19 @@ class PolicyTrainer:
         # An earlier attempt may have failed halfway through its micro-batches.
         self.optimizer.zero_grad()
         rows, advantages_B, method_state = self._rows(samples)
-        batches = make_micro_batches(rows, self._config.micro_batch_tokens, self._device)
-        pending = _Pending(
+        split = self._reader.split(self._config.micro_batch_tokens, self._parallel)
+        batches = make_micro_batches(rows, split, self._device)
+        several = self._config.updates_per_batch > 1
+        work = Work(
             batches=batches,
-            before=self._before_updates(batches),
-            ref_logps=self._reference_logps(batches),
+            before=self._passes.before_updates(batches) if several else [None] * len(batches),
+            ref_logps=self._passes.reference_logps(batches),
             tokens=sum(int(row.mask.sum()) for row in rows),
-            samples=sum(len(batch.index) for batch in batches),
-            method_state=method_state,
-            norm=0.0,
-            plan=StepPlan(step=self.step + 1, skip=SkipReason.ALL_MASKED, metrics={}),
+            samples=sum(bool(row.mask.any()) for row in rows),
         )
-        metrics = _batch_metrics(samples, advantages_B, pending.tokens)
+        nothing = StepPlan(step=self.step + 1, skip=SkipReason.ALL_MASKED, metrics={})
+        pending = _Pending(work=work, method_state=method_state, norm=0.0, plan=nothing)
+        metrics = _batch_metrics(samples, advantages_B, work.tokens)
         skip: SkipReason | None = SkipReason.ALL_MASKED
         if batches:
             metrics |= self._forward_backward(pending)
@@ -220,63 +223,20 @@ class PolicyTrainer:
         ]
         return rows, advantages_B, method_state
 
-    @torch.no_grad()
-    def _before_updates(self, batches: Sequence[MicroBatch]) -> list[_Before | None]:
-        """Only where there is more than one update: before the first, the policy is what its own pass reads."""
-        if self._config.updates_per_batch == 1:
-            return [None] * len(batches)
-        return [self._look(response_distribution(self._model, batch), batch) for batch in batches]
-
-    @torch.no_grad()
-    def _look(self, policy: TokenDistribution, batch: MicroBatch) -> _Before:
-        return _Before(logp_BT=policy.logp(batch.targets_BT), frozen=self._method.frozen(policy, batch.columns))
-
-    @torch.no_grad()
-    def _reference_logps(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
-        if self._reference is None or not self._method.needs_reference:
-            return [None] * len(batches)
-        return [response_distribution(self._reference, batch).logp(batch.targets_BT) for batch in batches]
-
     def _forward_backward(self, pending: _Pending) -> dict[str, float]:
-        """One pass: gradients end up in the optimizer, their norm in ``pending``; returns the pass's metrics."""
-        totals: dict[str, Tensor] = {}
-        for batch, known, ref_BT in zip(pending.batches, pending.before, pending.ref_logps, strict=True):
-            policy = response_distribution(self._model, batch)
-            before = known or self._look(policy, batch)
-            inputs = LossInputs(
-                logp_BT=policy.logp(batch.targets_BT),
-                old_logp_BT=before.logp_BT,
-                behaviour_logp_BT=batch.behaviour_logp_BT,
-                ref_logp_BT=ref_BT,
-                mask_BT=batch.mask_BT,
-                advantage_B=batch.advantage_B,
-                batch_tokens=pending.tokens,
-                batch_samples=pending.samples,
-                policy=policy,
-                columns=batch.columns,
-                frozen=before.frozen,
-            )
-            output = self._method.loss(inputs)
-            output.loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.collect()
-            drift_BT = (inputs.old_logp_BT - batch.behaviour_logp_BT).abs()
-            shares = {
-                "loss": output.loss.detach(),
-                "train_rollout_logprob_abs_diff": token_mean(drift_BT, batch.mask_BT, pending.tokens),
-                **output.metrics,
-            }
-            for key, share in shares.items():
-                totals[key] = totals[key] + share if key in totals else share
-        if self._adapters is not None:
-            self.optimizer.average_whole()
-        pending.norm = self.optimizer.grad_norm()
-        return {key: float(total) for key, total in totals.items()} | {"grad_norm": pending.norm}
+        metrics = self._passes.forward_backward(pending.work)
+        pending.norm = metrics["grad_norm"]
+        return metrics
 
     def _take_pending(self) -> _Pending:
         if self._pending is None:
             raise RuntimeError("no step was computed")
         pending, self._pending = self._pending, None
         return pending
+
+
+def _reader(model: PreTrainedModel, config: TrainingConfig) -> PolicyReader:
+    return PolicyReader(model, block_bytes=config.logits_mb * 2**20, share=config.share_prefixes)
 
 
 def _skip_reason(norm: float, *, learns: bool) -> SkipReason | None:

@@ -14,10 +14,8 @@ from clawrl.engine.protocol import ScoreRequest
 from clawrl.engine.transformers import TransformersEngine
 from clawrl.messages import Sample, TurnId, VersionSpan
 from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
-from clawrl.training.batch import Row as TrainingRow
-from clawrl.training.batch import make_micro_batches
 from clawrl.training.config import TrainingConfig
-from clawrl.training.model import load_model, response_distribution
+from clawrl.training.model import load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from tests.engine_tools import Answer
 from tests.gpu.bench import Bench, answer, prompt_of, started, tokens
@@ -26,6 +24,7 @@ from tests.gpu.publishing import publish
 from tests.gpu.report import Row
 from tests.gpu.runner import Job
 from tests.gpu.shapes import Shape, make_folder, peak_flops, step_flops
+from tests.training_samples import trainer_logps
 
 
 def run(job: Job, tell: Callable[[Row | dict[str, str]], None]) -> None:
@@ -197,12 +196,6 @@ def _sampled(one: Answer, temperature: float, seed: int) -> Sample:
 
 @torch.no_grad()
 def _trainers(bench: Bench, dtype: str, samples: list[Sample]) -> np.ndarray:
-    """The log-probs of all responses, one after the other, as the trainer reads them off its padded batches."""
+    """The log-probs of all responses, one after the other, as the trainer reads them off its packed batches."""
     model = load_model(bench.job.folder, dtype=getattr(torch, dtype), device=bench.device)
-    rows = [TrainingRow(sample=sample, mask=sample.mask, columns={}, advantage=0.0) for sample in samples]
-    found: dict[int, np.ndarray] = {}
-    for batch in make_micro_batches(rows, bench.shape.micro_batch_tokens, bench.device):
-        logp_BT = response_distribution(model, batch).logp(batch.targets_BT)
-        for place, index in enumerate(batch.index):
-            found[index] = logp_BT[place][batch.mask_BT[place]].cpu().numpy()
-    return np.concatenate([found[index] for index in range(len(samples))])
+    return np.concatenate(trainer_logps(model, samples, bench.shape.micro_batch_tokens))

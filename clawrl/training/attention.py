@@ -1,0 +1,101 @@
+"""Attention over a forest of token sequences, under the name ``clawrl`` among transformers' implementations.
+
+A model loaded with it and called with ``tree=`` lets each token of a `Forest` attend to its own path alone, node by
+node, so that nothing is computed that a mask would throw away and no mask of N by N exists. Without ``tree`` it is
+``sdpa``.
+
+transformers hands keyword arguments that it does not know down to the attention function. A model that does not, or
+whose layers mix tokens in other ways (linear attention, convolutions), would give wrong numbers without a word:
+`clawrl.training.forward` compares at start and does without where they differ.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias, causal_lower_right
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from clawrl.training.tree import Node
+
+NAME = "clawrl"
+
+
+class AttentionTree:
+    """A forest's nodes as attention wants them. Masks are made once, for all layers."""
+
+    def __init__(self, nodes: Sequence[Node], device: torch.device) -> None:
+        self.nodes = tuple(nodes)
+        self.lengths = [node.length for node in nodes]
+        self._device = device
+        self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+
+    def mask(self, node: Node, window: int | None) -> Tensor | CausalBias | None:
+        """bool[length, depth + length], true where attention is allowed; ``None`` for a plain causal triangle.
+
+        On a GPU a triangle that is flush right is only named: its kernels need no tensor for it.
+        """
+        reach = node.depth + node.length
+        if window is not None and window >= reach:
+            window = None
+        if window is None:
+            if node.depth == 0:
+                return None
+            if self._device.type == "cuda":
+                return causal_lower_right(node.length, reach)
+        key = (node.length, node.depth, window)
+        if key not in self._masks:
+            allowed = torch.ones(node.length, reach, dtype=torch.bool, device=self._device).tril(node.depth)
+            self._masks[key] = allowed if window is None else allowed.triu(node.depth - window + 1)
+        return self._masks[key]
+
+
+def tree_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    tree: AttentionTree | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """``query`` [1, heads, N, d], ``key`` and ``value`` [1, key/value heads, N, d] -> [1, N, heads, d]."""
+    if tree is None:
+        return sdpa_attention_forward(  # type: ignore[no-any-return]
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
+        )
+    if others.get("softcap") is not None:
+        raise ValueError("attention with a soft cap cannot run over a tree")
+    pieces = [tensor.split(tree.lengths, dim=2) for tensor in (query, key, value)]
+    groups = query.shape[1] // key.shape[1]
+    outputs = []
+    for i, node in enumerate(tree.nodes):
+        keys, values = (torch.cat([pieces[kind][j] for j in node.path], dim=2) for kind in (1, 2))
+        mask = tree.mask(node, sliding_window)
+        if isinstance(mask, Tensor):
+            # Kernels for GPUs take a mask or grouped heads, not both.
+            keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)
+        outputs.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                pieces[0][i],
+                keys,
+                values,
+                attn_mask=mask,
+                dropout_p=dropout,
+                is_causal=mask is None,
+                scale=scaling,
+                enable_gqa=keys.shape[1] != query.shape[1],
+            )
+        )
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, tree_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

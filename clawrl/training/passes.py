@@ -1,0 +1,153 @@
+"""Forward and backward over the micro-batches of one step: gradients into the optimizer, figures out.
+
+Every data-parallel rank sees its part of the batch. What a rank adds to loss, metrics and gradient is a share of the
+whole batch's; FSDP averages gradients over its ranks, so each rank's loss counts that many times. All ranks call the
+same methods in the same order.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clawrl.loss import TokenDistribution, token_mean
+from clawrl.methods.base import LossInputs, Method
+from clawrl.training.batch import MicroBatch
+from clawrl.training.forward import PolicyReader
+from clawrl.training.lora import Adapters
+from clawrl.training.optimizer import MasterAdamW
+from clawrl.training.shards import DataParallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What one micro-batch's loss knows of the policy before the first update."""
+
+    logp_BT: Tensor
+    frozen: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A batch, cut for this rank; ``tokens`` and ``samples`` count what trains in all of it, on every rank."""
+
+    batches: Sequence[MicroBatch]
+    before: Sequence[Before | None]
+    ref_logps: Sequence[Tensor | None]
+    tokens: int
+    samples: int
+    forward_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        went = sum(len(batch.forest.ids_N) for batch in self.batches if not batch.idle)
+        object.__setattr__(self, "forward_tokens", went)
+
+
+class Passes:
+    def __init__(
+        self,
+        reader: PolicyReader,
+        reference: PolicyReader | None,
+        method: Method,
+        optimizer: MasterAdamW,
+        adapters: Adapters | None,
+        parallel: DataParallel,
+    ) -> None:
+        """Without a ``reference`` the model with its adapters off is one."""
+        self._reader, self._reference = reader, reference
+        self.method = method
+        self._optimizer, self._adapters = optimizer, adapters
+        self._parallel = parallel
+
+    @torch.no_grad()
+    def before_updates(self, batches: Sequence[MicroBatch]) -> list[Before | None]:
+        """For when there is more than one update: before the first, the policy is what its own pass reads."""
+        return [self._look(self._reader.read(batch), batch, None) for batch in batches]
+
+    @torch.no_grad()
+    def reference_logps(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        if not self.method.needs_reference:
+            return [None] * len(batches)
+        reader = self._reference or self._reader
+        without_adapters = self._adapters.off() if self._reference is None and self._adapters else nullcontext()
+        with without_adapters:
+            return [reader.read(batch).logp(batch.targets_BT) for batch in batches]
+
+    def forward_backward(self, work: Work) -> dict[str, float]:
+        """Gradients end up in the optimizer; returns the batch's metrics, their global norm among them."""
+        totals: Counter[str] = Counter()
+        for batch, before, ref_BT in zip(work.batches, work.before, work.ref_logps, strict=True):
+            policy = self._reader.read(batch)
+            logp_BT = policy.logp(batch.targets_BT)
+            if batch.idle:
+                loss = 0.0 * logp_BT.sum()
+            else:
+                before = before or self._look(policy, batch, logp_BT.detach())
+                loss, shares = self._loss(work, batch, policy, logp_BT, before, ref_BT)
+                totals.update(shares)
+            (loss * self._parallel.size).backward()
+            self._optimizer.collect()
+        totals.update({"forward_tokens": float(work.forward_tokens)})
+        if self._adapters is not None:
+            self._optimizer.average_whole()
+        metrics = self._summed(totals)
+        metrics["grad_norm"] = self._optimizer.grad_norm()
+        return metrics
+
+    def _loss(
+        self,
+        work: Work,
+        batch: MicroBatch,
+        policy: TokenDistribution,
+        logp_BT: Tensor,
+        before: Before,
+        ref_BT: Tensor | None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        output = self.method.loss(
+            LossInputs(
+                logp_BT=logp_BT,
+                old_logp_BT=before.logp_BT,
+                behaviour_logp_BT=batch.behaviour_logp_BT,
+                ref_logp_BT=ref_BT,
+                mask_BT=batch.mask_BT,
+                advantage_B=batch.advantage_B,
+                batch_tokens=work.tokens,
+                batch_samples=work.samples,
+                policy=policy,
+                columns=batch.columns,
+                frozen=before.frozen,
+            )
+        )
+        drift_BT = (before.logp_BT - batch.behaviour_logp_BT).abs()
+        shares = {
+            "loss": output.loss.detach(),
+            "train_rollout_logprob_abs_diff": token_mean(drift_BT, batch.mask_BT, work.tokens),
+            **output.metrics,
+        }
+        return output.loss, {name: float(share) for name, share in shares.items()}
+
+    @torch.no_grad()
+    def _look(self, policy: TokenDistribution, batch: MicroBatch, logp_BT: Tensor | None) -> Before | None:
+        logp_BT = policy.logp(batch.targets_BT) if logp_BT is None else logp_BT
+        return None if batch.idle else Before(logp_BT=logp_BT, frozen=self.method.frozen(policy, batch.columns))
+
+    def _summed(self, shares: Mapping[str, float]) -> dict[str, float]:
+        """Over the data-parallel ranks; one that only took part knows none of the names."""
+        everyone: list[Mapping[str, float]] = [shares]
+        if self._parallel.group is not None:
+            everyone = [{}] * self._parallel.size
+            dist.all_gather_object(everyone, dict(shares), group=self._parallel.group)
+        return _added(everyone)
+
+
+def _added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    # Not a Counter's `+`, which drops what is not positive.
+    totals: dict[str, float] = {}
+    for part in parts:
+        for name, share in part.items():
+            totals[name] = totals.get(name, 0.0) + share
+    return totals

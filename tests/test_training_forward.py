@@ -1,0 +1,164 @@
+"""One pass over many samples gives each of them what a pass of its own would: log-probs and gradients."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
+
+from clawrl.messages import Sample
+from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
+from clawrl.training.attention import AttentionTree
+from clawrl.training.config import TrainingConfig
+from clawrl.training.forward import PolicyReader
+from clawrl.training.model import load_model
+from clawrl.training.policy_trainer import PolicyTrainer
+from clawrl.training.tree import plant
+from tests.tiny_model import build_tiny_model
+from tests.training_samples import WORDS, make_sample, naive_logps, noise, taught, trainer_logps
+
+torch.set_num_threads(1)
+SIZES: dict[str, Any] = {
+    "vocab_size": 400,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+}
+
+
+def session(name: str, turns: int = 5) -> list[Sample]:
+    """Each turn's prompt is the one before it with its answer and a reply."""
+    history = make_sample(name, 20, 0).prompt_ids
+    made = []
+    for turn in range(turns):
+        sample = replace(make_sample(f"{name}{turn}", 1, 6 + turn, temperature=0.6 + 0.2 * turn), prompt_ids=history)
+        made.append(sample)
+        history = np.concatenate([history, sample.response_ids, make_sample(f"{name}-reply{turn}", 9, 0).prompt_ids])
+    return made
+
+
+def mixed() -> list[Sample]:
+    return [*session("a"), *session("b", 2), make_sample("c", 12, 1), make_sample("d", 3, 20)]
+
+
+def gemma2() -> PreTrainedModel:
+    """Its logits have a soft cap."""
+    torch.manual_seed(0)
+    return Gemma2ForCausalLM(Gemma2Config(**SIZES, final_logit_softcapping=2.0, query_pre_attn_scalar=8)).eval()
+
+
+def mistral(window: int) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return MistralForCausalLM(MistralConfig(**SIZES, sliding_window=window)).eval()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tokens", [10_000, 60, 1])
+def test_log_probs_of_packed_samples_are_those_of_a_step_by_step_loop(tmp_path: Path, kind: str, tokens: int) -> None:
+    model = load_model(
+        build_tiny_model(tmp_path / kind, kind=kind, tie_embeddings=kind != "qwen2"), dtype=torch.float32
+    )
+    samples = mixed()
+    for block_bytes in (1, 2**30):
+        for sample, logps in zip(samples, trainer_logps(model, samples, tokens, block_bytes=block_bytes), strict=True):
+            np.testing.assert_allclose(logps, naive_logps(model, sample), atol=2e-5)
+
+
+def test_a_sliding_window_is_kept_along_every_path() -> None:
+    model = mistral(window=11)
+    reader = PolicyReader(model)
+    assert not reader.plain
+    samples = mixed()
+    packed, wide = trainer_logps(model, samples), trainer_logps(mistral(window=1000), samples)
+    for sample, logps in zip(samples, packed, strict=True):
+        np.testing.assert_allclose(logps, naive_logps(model, sample), atol=2e-5)
+    assert max(np.abs(a - b).max() for a, b in zip(packed, wide, strict=True)) > 1e-2
+
+
+def test_a_model_that_does_more_to_its_logits_is_read_the_plain_way_and_said_to_be(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = gemma2()
+    with caplog.at_level(logging.WARNING):
+        assert PolicyReader(model).plain
+    assert "Gemma2ForCausalLM is trained one sample per pass" in caplog.text
+    samples = mixed()
+    for sample, logps in zip(samples, trainer_logps(model, samples), strict=True):
+        np.testing.assert_allclose(logps, naive_logps(model, sample), atol=2e-5)
+
+
+def test_a_model_that_attends_in_ways_of_its_own_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that drops what it does not know on the way to the attention function."""
+    model = load_model(build_tiny_model(tmp_path), dtype=torch.float32)
+    assert not PolicyReader(model).plain
+    layer = model.model.layers[1].self_attn
+    forward = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda *a, tree=None, **k: forward(*a, **(k | {"attention_mask": None})))
+    assert PolicyReader(model).plain
+
+
+def test_a_mask_that_is_only_named_is_the_mask() -> None:
+    """What GPUs are told instead of a tensor."""
+    tree = AttentionTree(plant([np.arange(20), np.concatenate([np.arange(20), [7, 7, 7]])]).nodes, torch.device("cpu"))
+    mask = tree.mask(tree.nodes[1], None)
+    assert isinstance(mask, Tensor) and tree.mask(tree.nodes[0], None) is None
+    assert torch.equal(causal_lower_right(3, 23)._materialize("cpu"), mask)
+    named = AttentionTree(tree.nodes, torch.device("cuda")).mask(tree.nodes[1], None)
+    assert repr(named) == repr(causal_lower_right(3, 23))
+
+
+def trained(folder: Path, samples: list[Sample], **settings: Any) -> tuple[dict[str, Tensor], dict[str, float]]:
+    method = CombineTopK(CombineTopKConfig(teacher_top_k=6, w_rl=0.5, entropy_coef=0.1))
+    one = PolicyTrainer(load_model(folder, dtype=torch.float32), None, method, TrainingConfig(**settings))
+    metrics = dict(one.compute(samples).metrics)
+    return {name: master.grad for name, master in one.optimizer.masters.items()}, metrics  # type: ignore[misc]
+
+
+def test_shared_beginnings_blocks_and_checkpointed_layers_leave_loss_and_gradients_as_they_are(tmp_path: Path) -> None:
+    folder = build_tiny_model(tmp_path, kind="qwen3")
+    samples = [taught(s, noise(i, 2, len(s.response_ids), WORDS, scale=3.0), 6) for i, s in enumerate(mixed())]
+    expected, metrics = trained(folder, samples, share_prefixes=False, micro_batch_tokens=2048)
+    assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-2
+    for settings in (
+        {"share_prefixes": True},
+        {"share_prefixes": True, "micro_batch_tokens": 70},
+        {"share_prefixes": True, "logits_mb": 1, "activation_checkpointing": True},
+        {"share_prefixes": False, "micro_batch_tokens": 1, "offload_optimizer": True},
+    ):
+        gradients, seen = trained(folder, samples, **settings)
+        assert seen["loss"] == pytest.approx(metrics["loss"], abs=1e-5)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-5, msg=f"{settings}: {name}")
+
+
+def test_turns_of_a_session_go_through_the_model_once(tmp_path: Path) -> None:
+    folder = build_tiny_model(tmp_path)
+    samples = session("a", 8)
+    _, shared = trained(folder, samples)
+    _, apart = trained(folder, samples, share_prefixes=False)
+    assert shared["forward_tokens"] == len(samples[-1].prompt_ids) + len(samples[-1].response_ids)
+    assert apart["forward_tokens"] == sum(len(s.prompt_ids) + len(s.response_ids) for s in samples)
+    assert apart["forward_tokens"] / shared["forward_tokens"] > 4
+
+
+def test_checkpointed_layers_run_again_in_the_backward_pass_without_dropout(tmp_path: Path) -> None:
+    model = load_model(build_tiny_model(tmp_path), dtype=torch.float32)
+    calls: list[str] = []
+    model.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append("mlp"))
+    method = CombineTopK(CombineTopKConfig(teacher_top_k=6))
+    one = PolicyTrainer(model, None, method, TrainingConfig(activation_checkpointing=True))
+    before = len(calls)
+    one.compute([make_sample("x", 4, 6)])
+    assert len(calls) - before == 2
+    assert not model.model.layers[0].self_attn.training and not model.model.layers[0].mlp.training
