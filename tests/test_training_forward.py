@@ -155,7 +155,7 @@ def test_turns_of_a_session_go_through_the_model_once(tmp_path: Path) -> None:
 def test_checkpointed_layers_run_again_in_the_backward_pass_without_dropout(tmp_path: Path) -> None:
     model = load_model(build_tiny_model(tmp_path), dtype=torch.float32)
     calls: list[str] = []
-    model.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append("mlp"))
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append("mlp"))
     method = CombineTopK(CombineTopKConfig(teacher_top_k=6))
     one = PolicyTrainer(model, None, method, TrainingConfig(activation_checkpointing=True))
     before = len(calls)

@@ -6,6 +6,7 @@ touches a sharded model is a collective: all ranks call it, in the same order.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -85,8 +87,13 @@ def reshard(model: torch.nn.Module) -> None:
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
     """Keep only what goes into each layer, and compute the layer again in the backward pass."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            # transformers looks at this flag of the layer itself. Its parts keep theirs, and so dropout stays off.
-            module.training = True
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ValueError(
+            f"trainer.training.activation_checkpointing: {type(model).__name__} has no layers that can; set it to false"
+        )
+    for layer in layers:
+        layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        # transformers looks at this flag of the layer itself. Its parts keep theirs, and so dropout stays off.
+        layer.training = True
