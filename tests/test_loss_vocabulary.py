@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from clawrl.loss import HeadRows, LogitRows, VocabularyHead, check_liger, head_entropy, head_logps, head_topk
+from clawrl.loss import HeadRows, LogitRows, VocabularyHead, head_entropy, head_logps, head_topk
 
 torch.set_num_threads(1)
 N, D, V, K = 7, 5, 23, 3
@@ -142,23 +142,3 @@ def test_logits_of_all_rows_never_exist_at_once() -> None:
     ran = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=240)
     grown, whole = map(float, ran.stdout.split())
     assert whole > 37 and grown < 4.5
-
-
-def test_the_fused_kernel_gives_the_plain_ones_numbers_and_gradients() -> None:
-    pytest.importorskip("liger_kernel", reason="the extra 'kernels' is not installed")
-    seen = []
-    for liger in (True, False):
-        hidden, weight = (tensor.float().clone().requires_grad_() for tensor in (HIDDEN, WEIGHT))
-        temperature = torch.tensor([0.5, 1.0] * N)[:N]
-        rows = HeadRows(hidden, VocabularyHead(weight_VD=weight), temperature, liger=liger)
-        logps = rows.logps(IDS[:, :1])
-        (logps[:, 0] * torch.arange(N)).sum().backward()
-        seen.append((logps, hidden.grad, weight.grad, rows.topk(2)[0]))
-    for mine, theirs in zip(*seen, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
-
-
-def test_a_fused_kernel_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "liger_kernel", None)
-    with pytest.raises(ValueError, match=r"head_kernel: liger cannot be imported .* clawrl\[kernels\], or set torch"):
-        check_liger()

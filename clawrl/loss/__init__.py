@@ -11,7 +11,6 @@ from clawrl.loss.distill import tail_kl, token_advantage
 from clawrl.loss.distribution import HeadRows, LogitRows, Rows, TokenDistribution
 from clawrl.loss.hint_choice import choose_hint, overlap_count, take_hint
 from clawrl.loss.importance import truncated_importance_weight
-from clawrl.loss.kernels import check_liger
 from clawrl.loss.kl import kl_estimate, kl_penalty
 from clawrl.loss.policy import clipped_policy_loss
 from clawrl.loss.support import build_support, lookup
@@ -25,7 +24,6 @@ __all__ = [
     "TokenDistribution",
     "VocabularyHead",
     "build_support",
-    "check_liger",
     "choose_hint",
     "clipped_policy_loss",
     "difference_clip_loss",

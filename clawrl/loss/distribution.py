@@ -10,7 +10,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from clawrl.loss.kernels import liger_logp
 from clawrl.loss.vocabulary import VocabularyHead, head_entropy, head_logps, head_topk
 
 
@@ -51,17 +50,12 @@ class LogitRows:
 
 
 class HeadRows:
-    """The same from ``hidden_ND`` and the vocabulary projection, a block of rows at a time; see `VocabularyHead`.
+    """The same from ``hidden_ND`` and the vocabulary projection, a block of rows at a time; see `VocabularyHead`."""
 
-    With ``liger`` one token's log-prob per row, which is all that most losses ask for, comes from Liger's kernel.
-    """
-
-    def __init__(self, hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor, *, liger: bool = False) -> None:
-        self._hidden_ND, self._head, self._temperature_N, self._liger = hidden_ND, head, temperature_N, liger
+    def __init__(self, hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor) -> None:
+        self._hidden_ND, self._head, self._temperature_N = hidden_ND, head, temperature_N
 
     def logps(self, ids_NK: Tensor) -> Tensor:
-        if self._liger and ids_NK.shape[1] == 1:
-            return liger_logp(self._hidden_ND, self._head, self._temperature_N, ids_NK[:, 0])[:, None]
         return head_logps(self._hidden_ND, self._head, self._temperature_N, ids_NK)
 
     def topk(self, k: int) -> tuple[Tensor, Tensor]:

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 from transformers import PreTrainedModel
 
-from clawrl.loss import HeadRows, LogitRows, Rows, TokenDistribution, VocabularyHead, check_liger
+from clawrl.loss import HeadRows, LogitRows, Rows, TokenDistribution, VocabularyHead
 from clawrl.training import attention
 from clawrl.training.batch import MicroBatch, Split
+from clawrl.training.fused_head import LigerRows, check_liger
 from clawrl.training.model import reshard
 from clawrl.training.shards import DataParallel, local
 from clawrl.training.tree import MIN_SHARED, Forest, plant
@@ -74,7 +75,7 @@ class PolicyReader:
             # One block: nothing is saved by computing it twice.
             logits_NV = torch.nn.functional.linear(hidden_ND, head.weight_VD, head.bias_V)
             return LogitRows(logits_NV, temperature_N)
-        return HeadRows(hidden_ND, head, temperature_N, liger=self._liger)
+        return (LigerRows if self._liger else HeadRows)(hidden_ND, head, temperature_N)
 
     def _run(self, forest: Forest, logits_to_keep: int) -> tuple[Tensor, Tensor]:
         """One pass over the forest -> the last hidden states [1, N, D] and the last ``logits_to_keep`` logits."""

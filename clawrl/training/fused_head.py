@@ -8,7 +8,7 @@ that rows are grouped by theirs, and no bias; with a vocabulary in shards these 
 import torch
 from torch import Tensor
 
-from clawrl.loss.vocabulary import VocabularyHead
+from clawrl.loss import HeadRows, VocabularyHead
 
 
 def check_liger() -> None:
@@ -19,6 +19,15 @@ def check_liger() -> None:
         raise ValueError(
             f"trainer.training.head_kernel: liger cannot be imported ({error}); install clawrl[kernels], or set torch"
         ) from None
+
+
+class LigerRows(HeadRows):
+    """`HeadRows` whose one log-prob per row, which is all that most losses ask for, comes from Liger."""
+
+    def logps(self, ids_NK: Tensor) -> Tensor:
+        if ids_NK.shape[1] != 1:
+            return super().logps(ids_NK)
+        return liger_logp(self._hidden_ND, self._head, self._temperature_N, ids_NK[:, 0])[:, None]
 
 
 def liger_logp(hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor, ids_N: Tensor) -> Tensor:
