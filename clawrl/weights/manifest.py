@@ -18,7 +18,7 @@ from clawrl.messages import Addition, TensorSpec, WeightKind, WeightManifest
 def build_manifest(
     version: int, tensors: Mapping[str, torch.Tensor], *, bucket_bytes: int, addition: Addition | None = None
 ) -> WeightManifest:
-    """Describe ``tensors`` (in mapping order) as policy ``version``: whole weights, or adapters and their ``addition``."""
+    """Describe ``tensors`` (in mapping order) as policy ``version``; adapters have an ``addition``."""
     specs = tuple(spec_of(name, tensor) for name, tensor in tensors.items())
     return WeightManifest(
         version=version,
