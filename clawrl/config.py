@@ -189,8 +189,8 @@ class Deployment(StrictConfig):
                 "set trainer.training.tp_size to 1 and put the ranks into fsdp_size"
             )
         lora = self.trainer.training.lora
-        alone = lora is not None and self.publish.adapters == "alone"
-        if alone and (why := self.policy.engine.why_no_adapters(lora.targets)) is not None:
+        why = lora and self.policy.engine.why_no_adapters(lora.targets)
+        if why and self.publish.adapters == "alone":
             found.append(f"publish.adapters: alone, but {why}; set merged")
         try:
             KeyRing(self.serving, os.environ)

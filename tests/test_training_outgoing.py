@@ -132,7 +132,7 @@ def test_a_rewind_to_adapters_takes_them_back_and_leaves_the_base_as_it_was(fold
 
 def rewind(one: PolicyTrainer, out: Outgoing, snapshot: Path) -> None:
     lora = one._config.lora
-    one.rewind(read_to_rewind(snapshot, lora and shape_of(lora)))
+    one.rewind(read_to_rewind(snapshot, None if lora is None else shape_of(lora)))
     out.rewound()
 
 

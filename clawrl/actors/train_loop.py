@@ -145,7 +145,8 @@ class TrainingRun:
     def _rewind(self, version: PolicyVersion) -> None:
         """The guard rolled serving back to these weights; training goes back to them, too, and checkpoints at once."""
         lora = self._config.lora
-        self._trainer.rewind(read_to_rewind(Path(version.snapshot), lora and shape_of(lora)))
+        shape = None if lora is None else shape_of(lora)
+        self._trainer.rewind(read_to_rewind(Path(version.snapshot), shape))
         self._outgoing.rewound()
         self._rewound_to = version.version
         current = self._from_rank_0(lambda: self._ask("current_version"))

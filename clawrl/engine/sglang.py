@@ -243,7 +243,7 @@ class SglangEngine:
         async with self.slots.reserve(1, within_s=request.place_within_s):
             try:
                 with self._serving() as serving:
-                    body = self._body(request, serving and serving.name)
+                    body = self._body(request, serving.name if serving else None)
                     body["sampling_params"] = {**body["sampling_params"], "n": times}
                     replies = await self._api.generate(body)
             except Refusal as refusal:

@@ -59,7 +59,9 @@ def snapshot_name(version: int, digest: str) -> str:
 def base_folder(folder: Path, manifest: WeightManifest) -> Path | None:
     """Where the whole weights lie that the adapters in ``folder`` are an addition to; ``None`` for whole weights."""
     addition = manifest.addition
-    return addition and folder.parent / snapshot_name(addition.base_version, addition.base_digest)
+    if addition is None:
+        return None
+    return folder.parent / snapshot_name(addition.base_version, addition.base_digest)
 
 
 def read_base(folder: Path, manifest: WeightManifest) -> tuple[WeightManifest, dict[str, torch.Tensor]]:
