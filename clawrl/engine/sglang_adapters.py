@@ -124,6 +124,8 @@ class SglangAdapters:
                 # Before anything is held: an adapter that is being unloaded may have to be waited for.
                 await self._load(name, tensors)
             except SglangError as error:
+                # It may have them all the same, or come to have them, if it was its answer that was lost.
+                spawn(self._unload(name))
                 raise WeightsRefused(
                     f"version {underway.manifest.version}: SGLang took no adapters: {error}"
                 ) from error
