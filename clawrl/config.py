@@ -18,6 +18,7 @@ from clawrl.engine.config import EngineConfig
 from clawrl.guards.config import GuardsConfig
 from clawrl.judging.config import HintsConfig, JudgingConfig, TeacherConfig
 from clawrl.ledger.config import LedgerConfig
+from clawrl.messages import AdapterShape
 from clawrl.methods.base import JudgementNeed
 from clawrl.methods.registry import DEFAULT, MethodConfig, build_method, method_class
 from clawrl.models import ModelConfig
@@ -167,6 +168,18 @@ class Deployment(StrictConfig):
             ),
         ]
 
+    @property
+    def adapters(self) -> AdapterShape | None:
+        """The shape of the adapters that the trainer publishes alone; ``None`` where it sends whole weights."""
+        return self.adapters_for(self.policy.engine)
+
+    def adapters_for(self, engine: EngineConfig) -> AdapterShape | None:
+        """The shape of the adapters that ``engine`` is started to take as versions, if it is."""
+        lora, how = self.trainer.training.lora, self.publish.adapters
+        if lora is None or how == "merged" or engine.why_no_adapters(lora.targets) or (how == "auto" and engine.on_gpu):
+            return None
+        return AdapterShape(rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+
     def problems(self) -> list[str]:
         """What is wrong, or not possible, though every value has the right form."""
         found = self._engine_problems() + self._transport_problems()
@@ -175,6 +188,10 @@ class Deployment(StrictConfig):
                 "trainer.training.lora: adapters cannot be cut along tensor-parallel layers in this release; "
                 "set trainer.training.tp_size to 1 and put the ranks into fsdp_size"
             )
+        lora = self.trainer.training.lora
+        why = lora and self.policy.engine.why_no_adapters(lora.targets)
+        if why and self.publish.adapters == "alone":
+            found.append(f"publish.adapters: alone, but {why}; set merged")
         try:
             KeyRing(self.serving, os.environ)
         except ValueError as error:

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from clawrl.engine.config import EngineConfig
 from clawrl.engine.protocol import Engine, SwapReport
 from clawrl.engine.sglang import SglangEngine
+from clawrl.messages import AdapterShape, Addition, WeightManifest
 from clawrl.weights.broadcast import Sender, TransferError
 from clawrl.weights.manifest import build_manifest, pack_bucket
 from clawrl.weights.snapshot import write_snapshot
@@ -71,9 +72,11 @@ class Loop:
 
 
 @contextmanager
-def running_sglang(folder: Path, **changes: Any) -> Iterator[tuple[Loop, SglangEngine]]:
+def running_sglang(
+    folder: Path, *, adapters: AdapterShape | None = None, **changes: Any
+) -> Iterator[tuple[Loop, SglangEngine]]:
     loop = Loop()
-    engine = SglangEngine(folder, sglang_config(**changes), updates=True, decide_within_s=60.0)
+    engine = SglangEngine(folder, sglang_config(**changes), updates=True, decide_within_s=60.0, adapters=adapters)
     loop.run(engine.start(), 300.0)
     try:
         yield loop, engine
@@ -102,11 +105,24 @@ def cold_model(folder: Path, tensors: Mapping[str, torch.Tensor] | None = None) 
 class Publisher:
     """The trainer's side of a publish. Snapshots go below ``root``."""
 
-    def __init__(self, engine: Engine, root: Path, *, bucket_bytes: int = 60_000, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        root: Path,
+        *,
+        bucket_bytes: int = 60_000,
+        timeout_s: float = 20.0,
+        addition: Addition | None = None,
+    ) -> None:
         self._engine = engine
         self._root = root
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
+        self._addition = addition
+
+    def _describe(self, version: int, tensors: Mapping[str, torch.Tensor]) -> tuple[WeightManifest, Path]:
+        manifest = build_manifest(version, tensors, bucket_bytes=self._bucket_bytes, addition=self._addition)
+        return manifest, write_snapshot(self._root, manifest, tensors)
 
     async def by_broadcast(
         self,
@@ -117,14 +133,14 @@ class Publisher:
         flipped: bool = False,
     ) -> None:
         """Until it is received. ``stop_after`` buckets the trainer dies; ``flipped``: a bit changes on the way."""
-        manifest = build_manifest(version, tensors, bucket_bytes=self._bucket_bytes)
-        await self._engine.prepare(manifest, write_snapshot(self._root, manifest, tensors))
+        manifest, folder = self._describe(version, tensors)
+        await self._engine.prepare(manifest, folder)
         sender = Sender("127.0.0.1", "gloo", self._timeout_s)
         meeting = Rendezvous(
             host="127.0.0.1",
             port=sender.address[1],
             name=f"publish-{version}",
-            world=1 + self._engine.capabilities.ranks,
+            world=2 if self._addition else 1 + self._engine.capabilities.ranks,
             transport="gloo",
             timeout_s=self._timeout_s,
         )
@@ -149,8 +165,7 @@ class Publisher:
             await sending
 
     async def from_disk(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        manifest = build_manifest(version, tensors, bucket_bytes=self._bucket_bytes)
-        folder = write_snapshot(self._root, manifest, tensors)
+        manifest, folder = self._describe(version, tensors)
         await self._engine.prepare(manifest, folder)
         await self._engine.receive(OnDisk(folder=str(folder)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clawrl.weights.snapshot import read_snapshot
+from clawrl.weights.snapshot import read_whole
 from tests.engine_tools import Answer, cold_model_logps
 from tests.live import Live
 from tests.sglang_kit import cold_model
@@ -27,7 +27,7 @@ def spans_that_agree(live: Live, most: int) -> int:
                 continue
             answer = Answer(turn.prompt_ids, turn.response_ids, turn.response_logps, np.zeros(1), None, [])
             for span in turn.spans:
-                model = cold_model(live.model, read_snapshot(kept[span.version])[1])
+                model = cold_model(live.model, read_whole(kept[span.version]))
                 cold = cold_model_logps(model, answer, turn.sampling.temperature)
                 np.testing.assert_allclose(
                     turn.response_logps[span.start : span.end], cold[span.start : span.end], atol=1e-4

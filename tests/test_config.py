@@ -133,6 +133,52 @@ def test_adapters_across_tensor_parallel_ranks_are_refused_with_the_way_out(
     assert len(found) == 1 and "trainer.training.lora" in found[0] and "tp_size to 1" in found[0]
 
 
+@pytest.mark.parametrize(
+    ("how", "engine", "sent"),
+    [
+        ("auto", {}, True),
+        ("auto", {"kind": "sglang", "device": "cpu"}, True),
+        ("auto", {"kind": "sglang"}, False),
+        ("alone", {"kind": "sglang"}, True),
+        ("merged", {}, False),
+    ],
+    ids=str,
+)
+def test_adapters_are_sent_alone_where_that_was_tried_and_where_it_is_asked_for(
+    tiny_folder: Path, how: str, engine: dict[str, Any], sent: bool
+) -> None:
+    given = {f"policy__engine__{name}": value for name, value in engine.items()}
+    args = _args(tiny_folder, **given, publish__adapters=how, trainer__training__lora={"rank": 8, "alpha": 4})
+    shape = Deployment.model_validate(args).adapters
+    assert (shape is not None) is sent and (shape is None or (shape.rank, shape.scale) == (8, 0.5))
+    assert Deployment.model_validate(_args(tiny_folder, publish__adapters=how)).adapters is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "why"),
+    [
+        (["q_proj", "v_proj"], "all of q_proj, k_proj, v_proj or on none, and k_proj lacks; set merged"),
+        (["lm_head"], "not known to take adapters on lm_head; set merged"),
+        (["o_proj", "down_proj"], None),
+    ],
+    ids=str,
+)
+def test_targets_that_sglang_does_not_take_are_published_merged_or_named(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, targets: list[str], why: str | None
+) -> None:
+    monkeypatch.setenv("CLAWRL_TEST_KEY", "k")
+
+    def deployment(how: str) -> Deployment:
+        engine = {"policy__engine__kind": "sglang", "policy__engine__device": "cpu", "serving__hold_timeout_s": 900}
+        lora = {"trainer__training__lora": {"targets": targets}}
+        return Deployment.model_validate(_args(tiny_folder, **engine, **lora, publish__adapters=how))
+
+    found = [problem for problem in deployment("alone").problems() if "publish.adapters" in problem]
+    assert [why in problem for problem in found] == ([] if why is None else [True])
+    assert (deployment("auto").adapters is None) is (why is not None)
+    assert not any("publish.adapters" in problem for problem in deployment("auto").problems())
+
+
 def test_state_lies_below_the_home_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAWRL_HOME", str(tmp_path))
     assert Deployment.model_validate(_args(tmp_path)).state_path == tmp_path / "tiny"

@@ -11,7 +11,6 @@ import torch
 
 from clawrl.engine.errors import WeightsRefused
 from clawrl.engine.transformers import TransformersEngine
-from clawrl.messages import WeightKind
 from clawrl.weights.manifest import build_manifest, pack_bucket
 from tests.engine_tools import (
     NOWHERE,
@@ -134,8 +133,6 @@ def test_a_manifest_that_does_not_fit_the_model_is_refused_by_name(tiny_folder: 
             ):
                 with pytest.raises(WeightsRefused, match=r"extra|embed_tokens"):
                     await engine.prepare(build_manifest(1, wrong, bucket_bytes=10_000), NOWHERE)
-            with pytest.raises(WeightsRefused, match="adapter"):
-                await engine.prepare(build_manifest(1, tensors, bucket_bytes=10_000, kind=WeightKind.ADAPTER), NOWHERE)
 
     asyncio.run(run())
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from clawrl.engine import sglang_weights
 from clawrl.engine.errors import EngineError, WeightsRefused
 from clawrl.engine.sglang_api import Refusal
-from clawrl.messages import WeightKind, WeightManifest
+from clawrl.messages import AdapterShape, Addition, WeightKind, WeightManifest
 from tests.sglang_fake import (
     BEGIN,
     BUCKET,
@@ -249,7 +249,9 @@ def test_another_version_than_the_one_loaded_is_not_committed(play: Play) -> Non
 def altered(stage: Stage, fault: str) -> WeightManifest:
     specs = list(stage.manifest.tensors)
     if fault == "adapter":
-        return dataclasses.replace(stage.manifest, kind=WeightKind.ADAPTER)
+        shape = AdapterShape(rank=4, alpha=8.0, targets=("q_proj",))
+        addition = Addition(shape=shape, base_version=0, base_digest="")
+        return dataclasses.replace(stage.manifest, kind=WeightKind.ADAPTER, addition=addition)
     if fault == "missing":
         specs.pop(3)
     elif fault == "shape":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
+from clawrl.messages import AdapterShape, Addition, PolicyVersion, WeightKind, WeightManifest
 from clawrl.weights import transaction
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import Abort, CatchUp, Command, Commit, Members, Outcome, Prepare, Receive
@@ -18,8 +18,16 @@ from clawrl.weights.transaction import PublishFailed, Publishing
 CONFIG = PublishConfig(prepare_timeout_s=0.3, transfer_timeout_s=0.2, go_back_timeout_s=0.1, commit_timeout_s=0.3)
 
 
-def manifest(version: int) -> WeightManifest:
-    return WeightManifest(version=version, kind=WeightKind.FULL, tensors=(), buckets=(), digest=f"d{version}")
+def manifest(version: int, *, adapters: bool = False) -> WeightManifest:
+    shape = AdapterShape(rank=4, alpha=8.0, targets=("q_proj",))
+    return WeightManifest(
+        version=version,
+        kind=WeightKind.ADAPTER if adapters else WeightKind.FULL,
+        tensors=(),
+        buckets=(),
+        digest=f"d{version}",
+        addition=Addition(shape=shape, base_version=0, base_digest="d0") if adapters else None,
+    )
 
 
 class FakeReplica:
@@ -390,3 +398,24 @@ def test_a_replica_that_is_waited_for_does_not_vanish_from_the_table() -> None:
         assert members.alive() == []
 
     asyncio.run(run())
+
+
+def test_adapters_go_to_each_replica_once_however_many_ranks_it_has_and_never_by_nccl() -> None:
+    async def story(world: World) -> None:
+        replicas = [FakeReplica("r0", world.members, ranks=4), FakeReplica("r1", world.members, ranks=2)]
+        await asyncio.sleep(0.02)
+        for number, adapters in enumerate((True, False), start=1):
+            offer = manifest(number, adapters=adapters)
+            meeting = await world.publishing.begin(offer, number, "/snap", "127.0.0.1", 1)
+            assert (meeting.world, meeting.transport) == ((3, "gloo") if adapters else (7, "nccl"))
+            await world.publishing.finish(meeting.name)
+        ranks = [[source.rank for source in replica.sources if isinstance(source, Broadcast)] for replica in replicas]
+        assert ranks == [[1, 1], [2, 5]]
+
+    played(story, PublishConfig(**{**CONFIG.model_dump(), "transport": "nccl"}))
+
+
+def test_whole_weights_are_an_addition_to_nothing_and_adapters_to_something() -> None:
+    for kind, addition in ((WeightKind.FULL, manifest(1, adapters=True).addition), (WeightKind.ADAPTER, None)):
+        with pytest.raises(ValueError, match="say what they are an addition to"):
+            WeightManifest(version=1, kind=kind, tensors=(), buckets=(), digest="", addition=addition)

@@ -91,6 +91,7 @@ class Judge:
             generates=generates,
             updates=updates,
             decide_within_s=publish.longest_s,
+            adapters=self._deployment.adapters_for(self._deployment.judge.engine) if updates else None,
         )
         await engine.start()
         self._engines.append(engine)

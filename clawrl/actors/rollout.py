@@ -43,7 +43,11 @@ class Rollout:
         self._process = psutil.Process()
         folder = await asyncio.to_thread(resolve, deployment.policy.model)
         self._engine = make_engine(
-            folder, deployment.policy.engine, updates=True, decide_within_s=deployment.publish.longest_s
+            folder,
+            deployment.policy.engine,
+            updates=True,
+            decide_within_s=deployment.publish.longest_s,
+            adapters=deployment.adapters,
         )
         await self._engine.start()
         tokenizer, context = self._engine.tokenizer, self._engine.capabilities.context_length

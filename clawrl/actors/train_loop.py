@@ -31,16 +31,18 @@ from transformers import PreTrainedModel
 from clawrl.actors.calls import Coordinator, CoordinatorAway
 from clawrl.actors.lease_desk import EndOfTraining, Order, Rewind
 from clawrl.config import Deployment
-from clawrl.messages import Lease, PolicyVersion, WeightManifest
+from clawrl.messages import Lease, PolicyVersion, WeightKind, WeightManifest
 from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
-from clawrl.training.model import full_parameters, load_model
+from clawrl.training.lora import shape_of
+from clawrl.training.model import load_model
+from clawrl.training.outgoing import Contents, Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.weights.broadcast import Sender, TransferError
-from clawrl.weights.manifest import build_manifest, pack_bucket
-from clawrl.weights.snapshot import prune, read_snapshot, write_snapshot
+from clawrl.weights.manifest import pack_bucket
+from clawrl.weights.snapshot import prune, write_snapshot
 from clawrl.weights.sources import Rendezvous
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,13 @@ class TrainingRun:
         # With adapters the model without them is the reference.
         reference = self._load(folder) if method.needs_reference and self._config.lora is None else None
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
+        self._snapshots = deployment.state_path / "snapshots"
+        self._outgoing = Outgoing(
+            self._model,
+            self._snapshots,
+            alone=deployment.adapters,
+            bucket_bytes=int(deployment.publish.bucket_mb * 2**20),
+        )
         # The rollback that these weights have followed; part of the checkpoint.
         self._rewound_to = 0
         self._restore()
@@ -136,8 +145,10 @@ class TrainingRun:
 
     def _rewind(self, version: PolicyVersion) -> None:
         """The guard rolled serving back to these weights; training goes back to them, too, and checkpoints at once."""
-        _, tensors = read_snapshot(Path(version.snapshot))
-        self._trainer.rewind(tensors)
+        lora = self._config.lora
+        shape = None if lora is None else shape_of(lora)
+        self._trainer.rewind(read_to_rewind(Path(version.snapshot), shape))
+        self._outgoing.rewound()
         self._rewound_to = version.version
         current = self._from_rank_0(lambda: self._ask("current_version"))
         self._unpublished = current.version != version.version
@@ -149,22 +160,24 @@ class TrainingRun:
 
     def _publish(self) -> None:
         """Gather on all ranks, send from rank 0; a failure leaves the old version serving."""
-        tensors = dict(full_parameters(self._model))
-        self._unpublished = not self._from_rank_0(lambda: self._send(tensors))
+        contents = self._outgoing.version()
+        self._unpublished = not self._from_rank_0(lambda: self._send(contents))
+        if not self._unpublished:
+            self._outgoing.settle()
 
-    def _send(self, tensors: dict[str, torch.Tensor]) -> bool:
+    def _send(self, contents: Contents) -> bool:
         publish_id = None
         try:
             version: int = self._ask("next_version")
-            manifest, folder = self._snapshot(version, tensors)
-            sender = self._open_sender()
+            manifest, folder = self._snapshot(version, contents)
+            sender = self._open_sender(manifest.kind)
             try:
                 meeting = self._ask(
                     "begin_publish", self._run_id, manifest, self._trainer.step, str(folder), *sender.address
                 )
                 publish_id = meeting.name
                 if meeting.world > 1:
-                    _transfer(sender, meeting, manifest, tensors)
+                    _transfer(sender, meeting, manifest, contents.tensors)
                 self._ask("finish_publish", meeting.name, patience_s=_PATIENCE_S + self._deployment.publish.longest_s)
             finally:
                 sender.close()
@@ -181,17 +194,16 @@ class TrainingRun:
         self._failed_publishes = 0
         return True
 
-    def _snapshot(self, version: int, tensors: dict[str, torch.Tensor]) -> tuple[WeightManifest, Path]:
+    def _snapshot(self, version: int, contents: Contents) -> tuple[WeightManifest, Path]:
         """Old snapshots go first, so that failing publishes do not fill the disk; the current one stays."""
-        settings = self._deployment.publish
-        snapshots = self._deployment.state_path / "snapshots"
-        prune(snapshots, settings.keep_snapshots, spare=[Path(folder) for folder in self._ask("snapshots_in_use")])
-        manifest = build_manifest(version, tensors, bucket_bytes=int(settings.bucket_mb * 2**20))
-        return manifest, write_snapshot(snapshots, manifest, tensors)
+        spare = [*map(Path, self._ask("snapshots_in_use")), *self._outgoing.needed]
+        prune(self._snapshots, self._deployment.publish.keep_snapshots, spare=spare)
+        manifest = contents.describe(version)
+        return manifest, write_snapshot(self._snapshots, manifest, contents.tensors)
 
-    def _open_sender(self) -> Sender:
+    def _open_sender(self, kind: WeightKind) -> Sender:
         settings = self._deployment.publish
-        return Sender(ray.util.get_node_ip_address(), settings.transport, settings.transfer_timeout_s)
+        return Sender(ray.util.get_node_ip_address(), settings.transport_of(kind), settings.transfer_timeout_s)
 
     # -- start and checkpoints ----------------------------------------------------------------------
 
@@ -221,10 +233,10 @@ class TrainingRun:
 
     def _register_start(self) -> None:
         """The starting weights become version 0, so that there is always something to go back to."""
-        tensors = dict(full_parameters(self._model))
+        contents = self._outgoing.whole()
 
         def register() -> None:
-            manifest, folder = self._snapshot(0, tensors)
+            manifest, folder = self._snapshot(0, contents)
             start = PolicyVersion(
                 version=0, step=0, snapshot=str(folder), digest=manifest.digest, published_at=time.time()
             )

@@ -1,7 +1,7 @@
 """How an engine runs a model. One class for the policy and the judge."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from clawrl.strict import StrictConfig
 
 _ENV = "env:"
+_SGLANG_TARGETS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
 class SglangConfig(StrictConfig):
@@ -67,6 +68,18 @@ class EngineConfig(StrictConfig):
         if self.kind != "sglang" and self.sglang != SglangConfig():
             raise ValueError("the settings under sglang are for kind: sglang; remove them or set that kind")
         return self
+
+    def why_no_adapters(self, targets: Collection[str]) -> str | None:
+        """Why this engine cannot take adapters on these linear layers, if it cannot."""
+        if self.kind != "sglang":
+            return None
+        if others := sorted(set(targets) - {target for group in _SGLANG_TARGETS for target in group}):
+            return f"SGLang is not known to take adapters on {', '.join(others)}"
+        # It computes these as one layer.
+        for group in _SGLANG_TARGETS:
+            if missing := sorted(set(group) - set(targets) if set(group) & set(targets) else ()):
+                return f"SGLang takes adapters on all of {', '.join(group)} or on none, and {', '.join(missing)} lacks"
+        return None
 
     @property
     def on_gpu(self) -> bool:

@@ -6,7 +6,8 @@ SGLang's text is ignored. What would end the server for everybody, such as an id
 here.
 
 Which version sampled which tokens SGLang says at the end of an answer; chunks on the way carry the version that serves
-when they arrive. When the child ends, all requests fail with `EngineError` and `health` raises.
+when they arrive. With adapters (`sglang_adapters`) answers are cut where the version changes, and every chunk is of
+one. When the child ends, all requests fail with `EngineError` and `health` raises.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,23 @@ from clawrl.engine.protocol import (
     SwapReport,
     TokenChunk,
 )
+from clawrl.engine.sglang_adapters import Serving, SglangAdapters
 from clawrl.engine.sglang_api import Refusal, SglangError
+from clawrl.engine.sglang_moving import moving
 from clawrl.engine.sglang_scores import TOLERANCES, WrongReply
 from clawrl.engine.sglang_scoring import score_all
 from clawrl.engine.sglang_server import SglangServer
 from clawrl.engine.sglang_weights import SglangWeights
 from clawrl.engine.slots import Slots
-from clawrl.messages import FinishReason, SamplingParams, TokenIds, VersionSpan, WeightKind, WeightManifest
+from clawrl.messages import (
+    AdapterShape,
+    FinishReason,
+    SamplingParams,
+    TokenIds,
+    VersionSpan,
+    WeightKind,
+    WeightManifest,
+)
 from clawrl.tasks import spawn
 from clawrl.weights.sources import WeightSource
 
@@ -50,27 +61,40 @@ log = logging.getLogger(__name__)
 OLDEST = (0, 5, 20)
 """Older ones do not say which version sampled which token, or have no /ready."""
 _SESSIONS_SINCE = (0, 5, 21)
+# Older ones were not tried.
+_ADAPTERS_SINCE = (0, 5, 23)
 
 
 class SglangEngine:
-    """``updates``: versions will be published to it; ``decide_within_s`` bounds a hold that nobody ends."""
+    """``updates``: versions will be published to it; ``decide_within_s`` bounds a hold that nobody ends.
+
+    With ``adapters`` some of these may be adapters of that shape.
+    """
 
     def __init__(
-        self, folder: Path, config: EngineConfig, *, updates: bool = False, decide_within_s: float = 0.0
+        self,
+        folder: Path,
+        config: EngineConfig,
+        *,
+        updates: bool = False,
+        decide_within_s: float = 0.0,
+        adapters: AdapterShape | None = None,
     ) -> None:
         self._folder = folder
         self._config = config
         self._updates = updates
         self._decide_within_s = decide_within_s
-        self._server = SglangServer(folder, config)
+        self._shape = adapters
+        self._server = SglangServer(folder, config, adapters)
         self._api = self._server.api
         self._weights: SglangWeights | None = None
+        self._adapters: SglangAdapters | None = None
         self._release = ""
         # SGLang packs its cache itself; only how many requests it has at once is ours to say.
         self.slots = Slots(capacity=2**62, page_size=1, limit=config.max_running_requests)
         self.capabilities = Capabilities(
             commit_form=CommitForm.IN_PLACE,
-            weight_kinds=frozenset({WeightKind.FULL}),
+            weight_kinds=frozenset(WeightKind) if adapters else frozenset({WeightKind.FULL}),
             context_length=config.context_length,
             max_running_requests=config.max_running_requests,
             scores=True,
@@ -79,6 +103,8 @@ class SglangEngine:
 
     @property
     def version(self) -> int:
+        if self._adapters is not None:
+            return self._adapters.serving.version
         return self._weights.version if self._weights else 0
 
     @property
@@ -112,9 +138,27 @@ class SglangEngine:
                     running=lambda: self.slots.running,
                 )
                 await self._weights.start()
+                if self._shape is not None:
+                    self._adapters = self._start_adapters(release, self._weights, self._shape)
         except Exception as error:
             await self._server.stop()
             raise error if isinstance(error, EngineError) else EngineError(str(error)) from error
+
+    def _start_adapters(self, release: tuple[int, ...], weights: SglangWeights, shape: AdapterShape) -> SglangAdapters:
+        if release < _ADAPTERS_SINCE:
+            raise EngineError(
+                f"SGLang {self._release} is too old to take adapters as versions; install "
+                f"{'.'.join(map(str, _ADAPTERS_SINCE))} or newer, or set publish.adapters to merged"
+            )
+        return SglangAdapters(
+            self._api,
+            weights,
+            self._folder,
+            shape,
+            dtype=getattr(torch, self._config.dtype),
+            ranks=self._config.tp_size,
+            running=lambda: self.slots.running,
+        )
 
     async def stop(self) -> None:
         if self._weights is not None:
@@ -131,29 +175,38 @@ class SglangEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         self._validate(request)
         async with self.slots.reserve(1, within_s=request.place_within_s):
-            # Of one length, so that none begins with another: SGLang aborts whatever begins with an id.
-            rid, said, finished = uuid.uuid4().hex, 0, False
-            body = {**self._body(request), "rid": rid, "return_logprob": True}
-            try:
-                async with aclosing(self._api.stream(body)) as events:
-                    async for event in events:
-                        chunk = self._read(event, said)
-                        said += len(chunk.ids)
-                        finished = chunk.finish_reason is not None
-                        if said or finished:
-                            yield chunk
-                        if finished:
-                            return
-                raise EngineError("SGLang ended an answer in the middle")
-            except Refusal as refusal:
-                finished = True
-                raise UnsupportedRequest(str(refusal), param=_field_of(str(refusal))) from None
-            except (SglangError, WrongReply, KeyError) as error:
-                raise EngineError(f"{type(error).__name__}: {error}") from error
-            finally:
-                if not finished:
-                    # Nobody waits for the reply; the generator may be closing while its task is torn down.
-                    spawn(self._abort(rid))
+            if self._adapters is None:
+                answer = self._submit(request)
+            else:
+                answer = moving(request, self._adapters, self._submit, self._tokenizer, self._end_ids)
+            async with aclosing(answer) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _submit(self, request: GenerateRequest, adapters: str | None = None) -> AsyncGenerator[TokenChunk, None]:
+        # Of one length, so that none begins with another: SGLang aborts whatever begins with an id.
+        rid, said, finished = uuid.uuid4().hex, 0, False
+        body = {**self._body(request, adapters), "rid": rid, "return_logprob": True}
+        try:
+            async with aclosing(self._api.stream(body)) as events:
+                async for event in events:
+                    chunk = self._read(event, said)
+                    said += len(chunk.ids)
+                    finished = chunk.finish_reason is not None
+                    if said or finished:
+                        yield chunk
+                    if finished:
+                        return
+            raise EngineError("SGLang ended an answer in the middle")
+        except Refusal as refusal:
+            finished = True
+            raise UnsupportedRequest(str(refusal), param=_field_of(str(refusal))) from None
+        except (SglangError, WrongReply, KeyError) as error:
+            raise EngineError(f"{type(error).__name__}: {error}") from error
+        finally:
+            if not finished:
+                # Nobody waits for the reply; the generator may be closing while its task is torn down.
+                spawn(self._abort(rid))
 
     def _read(self, event: Mapping[str, Any], said: int) -> TokenChunk:
         """What is new in an event of an answer of which ``said`` tokens are known."""
@@ -187,11 +240,12 @@ class SglangEngine:
     async def sample(self, request: GenerateRequest, times: int) -> list[TokenIds | Exception]:
         """One call: SGLang computes the prompt once for all of them."""
         self._validate(request)
-        body = self._body(request)
-        body["sampling_params"] = {**body["sampling_params"], "n": times}
         async with self.slots.reserve(1, within_s=request.place_within_s):
             try:
-                replies = await self._api.generate(body)
+                with self._serving() as serving:
+                    body = self._body(request, serving.name if serving else None)
+                    body["sampling_params"] = {**body["sampling_params"], "n": times}
+                    replies = await self._api.generate(body)
             except Refusal as refusal:
                 raise UnsupportedRequest(str(refusal), param=_field_of(str(refusal))) from None
             except SglangError as error:
@@ -207,11 +261,15 @@ class SglangEngine:
     def _validate(self, request: GenerateRequest) -> None:
         check_request(request, context_length=self._config.context_length, vocabulary=self._vocabulary)
 
-    def _body(self, request: GenerateRequest) -> dict[str, Any]:
-        return {
+    def _body(self, request: GenerateRequest, adapters: str | None) -> dict[str, Any]:
+        body = {
             "input_ids": request.prompt_ids.tolist(),
             "sampling_params": sampling_body(request.sampling, self._end_ids),
         }
+        return body if adapters is None else {**body, "lora_path": adapters}
+
+    def _serving(self) -> AbstractContextManager[Serving | None]:
+        return nullcontext() if self._adapters is None else self._adapters.using()
 
     # -- scoring ------------------------------------------------------------------------------------
 
@@ -219,11 +277,21 @@ class SglangEngine:
         check_scored(requests, self._config.context_length)
         tolerance = TOLERANCES[self._config.dtype]
         try:
-            return await score_all(requests, self._api.generate, vocabulary=self._vocabulary, tolerance=tolerance)
+            return await score_all(requests, self._ask_scores, vocabulary=self._vocabulary, tolerance=tolerance)
         except Refusal as refusal:
             raise UnsupportedRequest(str(refusal)) from None
         except (SglangError, WrongReply, KeyError, ValueError) as error:
             raise EngineError(f"SGLang's log-probs cannot be used: {error}") from error
+
+    async def _ask_scores(self, body: Mapping[str, Any]) -> Any:
+        with self._serving() as serving:
+            if serving is None:
+                return await self._api.generate(body)
+            replies = await self._api.generate({**body, "lora_path": serving.name})
+            # SGLang names the whole weights alone.
+            for reply in replies:
+                reply["meta_info"]["weight_version"] = str(serving.version)
+            return replies
 
     # -- weights ------------------------------------------------------------------------------------
 
@@ -240,10 +308,10 @@ class SglangEngine:
     async def abort(self) -> None:
         await self._swaps().abort()
 
-    def _swaps(self) -> SglangWeights:
+    def _swaps(self) -> SglangWeights | SglangAdapters:
         if self._weights is None:
             raise EngineError("this engine was not started to take new weights")
-        return self._weights
+        return self._adapters or self._weights
 
     # -- loading ------------------------------------------------------------------------------------
 

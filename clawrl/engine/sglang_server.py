@@ -25,11 +25,14 @@ from clawrl.engine import sglang_keeper
 from clawrl.engine.config import EngineConfig
 from clawrl.engine.errors import EngineError
 from clawrl.engine.sglang_api import SglangApi, SglangError
+from clawrl.messages import AdapterShape
 
 HOST = "127.0.0.1"
 _POLL_S = 0.25
 _TAIL_LINES = 60
 # Without CUDA: no kernels of its own, no graphs, and a scheduler that sleeps when there is nothing to do.
+# The one that serves and none at all, and two for answers that end under the version that they began with.
+_ADAPTERS_AT_ONCE = 4
 _CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--disable-overlap-schedule", "--disable-cuda-graph", "--sleep-on-idle"),
@@ -39,13 +42,13 @@ _CPU_FLAGS = (
 class SglangServer:
     """One child. `api` talks to it; `start` returns when it can answer."""
 
-    def __init__(self, folder: Path, config: EngineConfig) -> None:
+    def __init__(self, folder: Path, config: EngineConfig, adapters: AdapterShape | None = None) -> None:
         self._config = config
         self._key = secrets.token_urlsafe(24)
         self._port = _hold_port()
         port = int(self._port.getsockname()[1])
         interpreter = config.sglang.interpreter(os.environ)
-        self._command = [interpreter, *launch_arguments(folder, config, port, self._key)]
+        self._command = [interpreter, *launch_arguments(folder, config, port, self._key, adapters)]
         self.api = SglangApi(f"http://{HOST}:{port}", self._key)
         self._said: deque[str] = deque(maxlen=_TAIL_LINES)
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -124,7 +127,9 @@ class SglangServer:
             return False
 
 
-def launch_arguments(folder: Path, config: EngineConfig, port: int, key: str) -> list[str]:
+def launch_arguments(
+    folder: Path, config: EngineConfig, port: int, key: str, adapters: AdapterShape | None = None
+) -> list[str]:
     """What follows the interpreter: one flag for each setting of ours, then the operator's own."""
     flags = [
         *("-m", "sglang.launch_server", "--model-path", str(folder), "--host", HOST, "--port", str(port)),
@@ -145,6 +150,10 @@ def launch_arguments(folder: Path, config: EngineConfig, port: int, key: str) ->
         flags += _CPU_FLAGS
     else:
         flags += ["--mem-fraction-static", str(config.sglang.memory_fraction)]
+    if adapters is not None:
+        flags += ["--enable-lora", "--max-lora-rank", str(adapters.rank), "--lora-target-modules", *adapters.targets]
+        flags += ["--max-loras-per-batch", str(_ADAPTERS_AT_ONCE)]
+        flags += ["--lora-backend", "torch_native"] if config.device == "cpu" else []
     if config.seed is not None:
         flags += ["--random-seed", str(config.seed)]
     return [*flags, *config.sglang.extra_args]

@@ -157,12 +157,14 @@ class SglangWeights:
             underway.loaded = True
             self._waiting_for_word = asyncio.create_task(self._no_word(underway))
 
-    async def commit(self, version: int) -> SwapReport:
+    async def commit(self, version: int, then: Callable[[], None] = lambda: None) -> SwapReport:
+        """``then`` is called when it is certain, right before requests go on."""
         async with self._lock:
             underway = self._open("commit")
             if underway.manifest.version != version or not underway.loaded:
                 raise WeightsRefused(f"asked to commit version {version}, but it is not loaded")
             self._end_wait()
+            then()
             try:
                 await self._go_on(underway)
             except SglangError as error:
@@ -349,7 +351,7 @@ class SglangWeights:
 
     def _expect(self, manifest: WeightManifest, snapshot: Path, layout: Layout) -> list[Checksums]:
         if manifest.kind is not WeightKind.FULL:
-            raise WeightsRefused(f"version {manifest.version}: this engine takes full weights, not {manifest.kind}")
+            raise WeightsRefused(f"version {manifest.version}: this engine was started for full weights, no adapters")
         start, offered = TensorFolder(self._folder), {spec.name: spec for spec in manifest.tensors}
         # What SGLang does not hold need not come, such as the head of a model whose head is its embeddings.
         wrong = sorted(layout.sources - set(offered))

@@ -14,15 +14,35 @@ from collections.abc import Mapping
 import torch
 
 from clawrl.engine.errors import WeightsRefused
-from clawrl.messages import TensorSpec, WeightKind, WeightManifest
+from clawrl.messages import AdapterShape, TensorSpec, WeightManifest
 from clawrl.weights.manifest import as_bytes, digest_of, unpack_bucket
 
 
-class Staging:
-    """``expected`` maps tensor names to what the engine holds, in order; ``device`` is where it holds them."""
+def check_shape(manifest: WeightManifest, shape: AdapterShape | None) -> None:
+    """Raises `WeightsRefused` for adapters that an engine started for ``shape`` cannot take."""
+    offered = manifest.addition and manifest.addition.shape
+    if offered is not None and offered != shape:
+        what = f"adapters of {shape}" if shape else "full weights alone, no adapter"
+        raise WeightsRefused(f"version {manifest.version}: offered {offered}, but this engine was started for {what}")
 
-    def __init__(self, expected: Mapping[str, TensorSpec], device: torch.device | None = None) -> None:
+
+class Staging:
+    """``expected`` maps tensor names to what the engine holds, in order; ``device`` is where it holds them.
+
+    ``adapters`` does so for the adapters of ``shape``, if the engine takes any.
+    """
+
+    def __init__(
+        self,
+        expected: Mapping[str, TensorSpec],
+        device: torch.device | None = None,
+        *,
+        adapters: Mapping[str, TensorSpec] | None = None,
+        shape: AdapterShape | None = None,
+    ) -> None:
         self._expected = dict(expected)
+        self._adapters = dict(adapters or {})
+        self._shape = shape
         self._device = device or torch.device("cpu")
         self._manifest: WeightManifest | None = None
         self._tensors: dict[str, torch.Tensor] = {}
@@ -38,19 +58,19 @@ class Staging:
 
     def begin(self, manifest: WeightManifest) -> None:
         self.drop()
-        if manifest.kind is not WeightKind.FULL:
-            raise WeightsRefused(f"version {manifest.version}: this engine takes full weights, not {manifest.kind}")
+        expected = self._expected
+        if manifest.addition is not None:
+            check_shape(manifest, self._shape)
+            expected = self._adapters
         offered = {spec.name: spec for spec in manifest.tensors}
         if len(offered) != len(manifest.tensors):
             raise WeightsRefused(f"version {manifest.version}: a tensor is listed twice")
-        wrong = sorted(
-            name for name in offered.keys() | self._expected.keys() if offered.get(name) != self._expected.get(name)
-        )
+        wrong = sorted(name for name in offered.keys() | expected.keys() if offered.get(name) != expected.get(name))
         if wrong:
             first = wrong[0]
             raise WeightsRefused(
                 f"version {manifest.version}: {len(wrong)} tensors do not fit; {first}: "
-                f"offered {offered.get(first)}, held {self._expected.get(first)}"
+                f"offered {offered.get(first)}, held {expected.get(first)}"
             )
         self._manifest = manifest
 

@@ -6,6 +6,9 @@ stamped with the version whose weights were in place when it was sampled. Everyt
 the CPU (a bucket of weights may be anywhere); the model, its cache and a version that waits to be committed are on
 ``config.device``.
 
+Adapters lie beside the weights (`adapters`), and a version of them that is an addition to others than those that are
+held brings these along from its snapshot.
+
 A commit swaps tensors between two forward passes and submits every running request anew as
 ``prompt + generated``: its prefix is recomputed under the new weights, so a token after the swap has the
 log-prob that a cold engine with that version would give it. A failed receive or commit changes nothing.
@@ -28,9 +31,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
 
+from clawrl.engine.adapters import LiveWeights
 from clawrl.engine.batching import Batcher
 from clawrl.engine.config import EngineConfig
-from clawrl.engine.errors import EngineError, UnsupportedRequest
+from clawrl.engine.errors import EngineError, UnsupportedRequest, WeightsRefused
 from clawrl.engine.grammar import Follower, Grammars, SchemaRefused
 from clawrl.engine.limits import check_positions, check_request, check_scored, end_ids
 from clawrl.engine.protocol import (
@@ -48,10 +52,10 @@ from clawrl.engine.scoring import Prefixes, plan_scoring, score_batch
 from clawrl.engine.slots import Slots
 from clawrl.engine.staging import Staging
 from clawrl.engine.textstream import TextStream
-from clawrl.messages import FinishReason, TokenIds, WeightKind, WeightManifest
+from clawrl.messages import AdapterShape, FinishReason, TokenIds, WeightKind, WeightManifest
 from clawrl.weights.broadcast import receive_buckets
-from clawrl.weights.manifest import pack_bucket, spec_of
-from clawrl.weights.snapshot import read_snapshot
+from clawrl.weights.manifest import pack_bucket
+from clawrl.weights.snapshot import SnapshotError, read_base, read_snapshot
 from clawrl.weights.sources import Broadcast, WeightSource
 
 _ids = itertools.count()
@@ -72,12 +76,19 @@ class _Running:
 
 
 class TransformersEngine:
-    """``generates=False`` makes an engine that only scores and keeps no cache (a judge)."""
+    """``generates=False`` makes an engine that only scores and keeps no cache (a judge).
 
-    def __init__(self, folder: Path, config: EngineConfig, *, generates: bool = True) -> None:
+    With ``adapters`` it takes versions that are adapters of that shape.
+    """
+
+    def __init__(
+        self, folder: Path, config: EngineConfig, *, generates: bool = True, adapters: AdapterShape | None = None
+    ) -> None:
         self._folder = folder
         self._config = config
         self._generates = generates
+        self._shape = adapters
+        self._base: dict[str, torch.Tensor] | None = None
         self._version = 0
         self._running: dict[str, _Running] = {}
         self._batcher: Batcher | None = None
@@ -93,7 +104,7 @@ class TransformersEngine:
         )
         self.capabilities = Capabilities(
             commit_form=CommitForm.STAGED,
-            weight_kinds=frozenset({WeightKind.FULL}),
+            weight_kinds=frozenset(WeightKind) if adapters else frozenset({WeightKind.FULL}),
             context_length=config.context_length,
             max_running_requests=config.max_running_requests,
             scores=True,
@@ -123,8 +134,9 @@ class TransformersEngine:
     async def start(self) -> None:
         torch.set_num_threads(self._config.threads)
         self._model, self._tokenizer = await asyncio.to_thread(self._load)
+        self._weights = LiveWeights(self.model, self._shape)
         self._staging = Staging(
-            {name: spec_of(name, p) for name, p in self.model.named_parameters()}, self.model.device
+            self._weights.whole, self.model.device, adapters=self._weights.adapters, shape=self._shape
         )
         if self._generates:
             model, generation = self.model.config, self.model.generation_config
@@ -270,7 +282,26 @@ class TransformersEngine:
     # -- weights ------------------------------------------------------------------------------------
 
     async def prepare(self, manifest: WeightManifest, snapshot: Path) -> None:
+        self._base = None
         self._staging.begin(manifest)
+        try:
+            self._base = await asyncio.to_thread(self._other_base, manifest, snapshot)
+        except SnapshotError as error:
+            self._staging.drop()
+            raise WeightsRefused(
+                f"this engine holds another base: {error}; state_dir must be on a file system that every replica's "
+                "machine shares"
+            ) from error
+
+    def _other_base(self, manifest: WeightManifest, snapshot: Path) -> dict[str, torch.Tensor] | None:
+        """The whole weights below the adapters of ``manifest``, unless they are those that are held."""
+        addition = manifest.addition
+        if addition is None or addition.base_digest == self._weights.base_digest():
+            return None
+        base, tensors = read_base(snapshot, manifest)
+        if {spec.name: spec for spec in base.tensors} != self._weights.whole:
+            raise SnapshotError(f"version {addition.base_version} is of another model")
+        return {name: tensor.to(self.model.device) for name, tensor in tensors.items()}
 
     async def receive(self, source: WeightSource) -> None:
         arriving = self._arriving(source)
@@ -293,16 +324,19 @@ class TransformersEngine:
 
     async def abort(self) -> None:
         self._staging.drop()
+        self._base = None
 
     async def commit(self, version: int) -> SwapReport:
-        tensors = self._staging.take(version)
+        manifest = self._staging.manifest
+        tensors, base = self._staging.take(version), self._base
+        self._base = None
         async with self._weights_lock:
             if self._batcher is None:
-                self._install(tensors, version)
+                self._install(manifest, tensors, base)
                 return SwapReport(version=version, hold_s=0.0, requests_carried=0)
             async with self._batcher.paused():
                 began = time.perf_counter()
-                self._install(tensors, version)
+                self._install(manifest, tensors, base)
                 carried = [running for running in self._running.values() if not running.finished]
                 for running in carried:
                     self._batcher.cancel(running.engine_id)
@@ -310,12 +344,12 @@ class TransformersEngine:
                 hold_s = time.perf_counter() - began
         return SwapReport(version=version, hold_s=hold_s, requests_carried=len(carried))
 
-    def _install(self, tensors: dict[str, torch.Tensor], version: int) -> None:
-        # Pointer swaps: no copy while sampling stands still. Tied modules share the parameter and follow.
-        for name, parameter in self.model.named_parameters():
-            parameter.data = tensors[name]
+    def _install(
+        self, manifest: WeightManifest, tensors: dict[str, torch.Tensor], base: dict[str, torch.Tensor] | None
+    ) -> None:
+        self._weights.install(manifest, tensors, base)
         self._prefixes.clear()
-        self._version = version
+        self._version = manifest.version
 
     # -- loading ------------------------------------------------------------------------------------
 

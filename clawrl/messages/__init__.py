@@ -22,6 +22,8 @@ from clawrl.messages.opinions import (
     VitalsRequest,
 )
 from clawrl.messages.training import (
+    AdapterShape,
+    Addition,
     Lease,
     PolicyVersion,
     Sample,
@@ -46,6 +48,8 @@ from clawrl.messages.turns import (
 __all__ = [
     "NOTHING_SAID",
     "NO_INPUTS",
+    "AdapterShape",
+    "Addition",
     "Arrival",
     "DropReason",
     "Feedback",

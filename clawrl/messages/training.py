@@ -82,11 +82,37 @@ class WeightKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterShape:
+    """Low-rank adapters on the linear layers that ``targets`` name: W becomes W + ``alpha`` / ``rank`` · B A."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What adapters need to be a policy: their shape, and the whole weights that they were trained on.
+
+    Those are in the snapshot named by ``base_version`` and ``base_digest``, beside that of the adapters.
+    """
+
+    shape: AdapterShape
+    base_version: int
+    base_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
     """The contents of one policy version: tensors in order, how they are cut into buckets, one digest.
 
     ``buckets[i]`` is the half-open range of tensor indices that travel together as one flat byte
     buffer; ``digest`` is over all bytes in order; a receiver checks it once, before it votes for the commit.
+    ``addition`` says to what adapters are added; whole weights have none.
     """
 
     version: int
@@ -94,6 +120,11 @@ class WeightManifest:
     tensors: tuple[TensorSpec, ...]
     buckets: tuple[tuple[int, int], ...]
     digest: str
+    addition: Addition | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind is WeightKind.ADAPTER) != (self.addition is not None):
+            raise ValueError(f"version {self.version}: adapters, and they alone, say what they are an addition to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,9 @@ The model keeps its class; `peft` wraps each linear layer that a target names. W
 on the CPU in module order and so the same on every rank of every layout; B starts at zero. Both have the model's dtype,
 like any weight here, and float32 masters in the optimizer.
 
-What leaves the trainer are whole weights under the model's own names, adapters added in (`base_parameters` says
-where): engines need not know that there are any. Publishing the adapters alone, which is far less to send, comes later.
+What leaves the trainer are the adapters alone (`adapter_tensors`), for engines that hold the weights below them
+(`base_tensors`), or whole weights under the model's own names, adapters added in (`base_parameters` says where), for
+those that need not know that there are any. No publish writes to the model.
 
 Adapters are put in after the model was sharded. FSDP does not know them: every rank holds them whole and, since all
 ranks read the same batch, finds the same gradient for them (`MasterAdamW.average_whole` settles the last bits).
@@ -25,8 +26,10 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from clawrl.messages import AdapterShape
 from clawrl.training.config import LoraConfig
 from clawrl.training.shards import cut, gather, local
+from clawrl.weights.adapters import added
 
 _NAME = "default"
 
@@ -70,11 +73,16 @@ class Adapters:
                 yield f"{name}.lora_B.{_NAME}.weight", torch.zeros(b.shape)
 
     @torch.no_grad()
-    def rewind(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over whole ``weights``, by the model's own names, as the base; the optimizer resets the adapters.
+    def rewind(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Take over whole ``weights``, by the model's own names, as the base. Returns the adapters to go on from.
 
-        All of them are there or nothing changes.
+        They are among ``weights`` under the names that they are published by, or else those of the start. All weights
+        are there or nothing changes.
         """
+        published = {_published(name): name for name, _ in _adapters(self._model)}
+        adapters = {name: weights[alone] for alone, name in published.items() if alone in weights}
+        if adapters and (missing := sorted(published.keys() - weights.keys())):
+            raise ValueError(f"the adapters to go back to lack {missing[0]} and {len(missing) - 1} more")
         base = {name: parameter for name, parameter, _ in base_parameters(self._model)}
         if missing := sorted(base.keys() - weights.keys()):
             raise ValueError(f"the weights to go back to lack {missing[0]} and {len(missing) - 1} more")
@@ -84,6 +92,7 @@ class Adapters:
             if not torch.equal(mine, piece):
                 mine.copy_(piece)
                 self._changed.add(name)
+        return adapters or dict(self.start())
 
     def state_dict(self) -> dict[str, Any]:
         """The live tensors, not a copy: write them out before the next step."""
@@ -111,6 +120,32 @@ def check_settings(config: LoraConfig | None, saved: Mapping[str, Any] | None) -
         )
 
 
+def shape_of(config: LoraConfig) -> AdapterShape:
+    return AdapterShape(rank=config.rank, alpha=config.alpha, targets=config.targets)
+
+
+def adapter_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every adapter whole, as a fresh copy on the CPU, under the name that it is published by. A collective."""
+    for name, parameter in _adapters(model):
+        yield _published(name), gather(parameter.detach()).to("cpu", copy=True)
+
+
+def base_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every weight whole and without its adapter, as a fresh copy on the CPU. A collective."""
+    for name, parameter, _ in base_parameters(model):
+        yield name, gather(parameter.detach()).to("cpu", copy=True)
+
+
+def _adapters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    for name, parameter in model.named_parameters():
+        if any(part in ("lora_A", "lora_B") for part in name.split(".")):
+            yield name, parameter
+
+
+def _published(name: str) -> str:
+    return name.replace(f".{_NAME}.weight", ".weight")
+
+
 def base_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter, LoraLayer | None]]:
     """Every parameter but the adapters, with the name and in the order that it has in a model without adapters.
 
@@ -130,11 +165,7 @@ def base_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Para
 def merged(weight: Tensor, layer: LoraLayer) -> Tensor:
     """The whole ``weight`` with the layer's adapter added in float32, in ``weight``'s dtype. A collective."""
     a, b = gather(layer.lora_A[_NAME].weight), gather(layer.lora_B[_NAME].weight)
-    # Untouched bits, not bits plus zero: a version's digest is over them, and -0 + 0 is another zero.
-    if not b.any():
-        return weight
-    delta = layer.scaling[_NAME] * (b.float() @ a.float())
-    return (weight.float() + delta).to(weight.dtype)
+    return added(weight, a, b, layer.scaling[_NAME])
 
 
 def _check_targets(model: PreTrainedModel, targets: tuple[str, ...]) -> None:

@@ -169,12 +169,13 @@ class PolicyTrainer:
     def rewind(self, weights: Mapping[str, Tensor]) -> None:
         """Go on from these whole weights with a fresh optimizer and method state. ``step`` stays: numbers never repeat.
 
+        Adapters that are among them stay adapters; without any, training begins anew with those of the start.
+
         A collective: all ranks call it with equal weights.
         """
         reshard(self._model)
         if self._adapters is not None:
-            self._adapters.rewind(weights)
-            weights = dict(self._adapters.start())
+            weights = self._adapters.rewind(weights)
         self.optimizer.rewind(weights)
         self.method_state = self._method.initial_state()
         self._pending = None

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from clawrl.messages import WeightKind
 from clawrl.strict import StrictConfig
 
 
@@ -12,6 +13,11 @@ class PublishConfig(StrictConfig):
 
     transport: Literal["gloo", "nccl", "disk"] = "gloo"
     bucket_mb: float = Field(64.0, gt=0.0)
+    adapters: Literal["auto", "alone", "merged"] = Field(
+        "auto",
+        description="what is sent where trainer.training.lora is set: the adapters alone, or whole weights with the "
+        "adapters merged in; auto is alone, but merged for SGLang on GPUs, where it has not been run",
+    )
     prepare_timeout_s: float = Field(20.0, gt=0.0)
     transfer_timeout_s: float = Field(60.0, gt=0.0)
     commit_timeout_s: float = Field(30.0, gt=0.0)
@@ -19,6 +25,10 @@ class PublishConfig(StrictConfig):
         30.0, gt=0.0, description="a replica whose transfer failed loads the version before"
     )
     keep_snapshots: int = Field(3, ge=2, description="a replica that missed one still holds the one before")
+
+    def transport_of(self, kind: WeightKind) -> Literal["gloo", "nccl", "disk"]:
+        """Adapters are small, and an engine's own process takes them in: it has no GPU to receive them with."""
+        return "gloo" if self.transport == "nccl" and kind is WeightKind.ADAPTER else self.transport
 
     @property
     def receive_timeout_s(self) -> float:

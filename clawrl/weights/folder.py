@@ -32,6 +32,10 @@ class TensorFolder:
     def __contains__(self, name: str) -> bool:
         return name in self._where
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._where)
+
     def tensor(self, name: str) -> torch.Tensor:
         loaded: torch.Tensor = self._where[name].get_tensor(name)
         return loaded

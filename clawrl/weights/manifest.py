@@ -12,20 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from clawrl.messages import TensorSpec, WeightKind, WeightManifest
+from clawrl.messages import Addition, TensorSpec, WeightKind, WeightManifest
 
 
 def build_manifest(
-    version: int, tensors: Mapping[str, torch.Tensor], *, bucket_bytes: int, kind: WeightKind = WeightKind.FULL
+    version: int, tensors: Mapping[str, torch.Tensor], *, bucket_bytes: int, addition: Addition | None = None
 ) -> WeightManifest:
-    """Describe ``tensors`` (in mapping order) as policy ``version``."""
+    """Describe ``tensors`` (in mapping order) as policy ``version``; adapters have an ``addition``."""
     specs = tuple(spec_of(name, tensor) for name, tensor in tensors.items())
     return WeightManifest(
         version=version,
-        kind=kind,
+        kind=WeightKind.FULL if addition is None else WeightKind.ADAPTER,
         tensors=specs,
         buckets=cut_buckets([byte_size(spec) for spec in specs], bucket_bytes),
         digest=digest_of(specs, (as_bytes(tensor) for tensor in tensors.values())),
+        addition=addition,
     )
 
 

@@ -1,5 +1,8 @@
 """A policy version on disk: one safetensors file and its manifest, for replicas that come later.
 
+Adapters are alone in theirs. The whole weights that they are an addition to are a snapshot beside it (`base_folder`),
+which `prune` keeps for as long as it keeps the adapters.
+
 A snapshot appears under its final name only when it is whole (written aside, synced, renamed), so a crash
 leaves nothing that looks like a version. Reading checks the digest. Old snapshots are removed by `prune`.
 """
@@ -18,7 +21,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from clawrl.messages import TensorSpec, WeightKind, WeightManifest
+from clawrl.messages import AdapterShape, Addition, TensorSpec, WeightKind, WeightManifest
+from clawrl.weights.adapters import merge
 from clawrl.weights.manifest import as_bytes, digest_of
 
 
@@ -28,7 +32,7 @@ class SnapshotError(RuntimeError):
 
 def write_snapshot(root: Path, manifest: WeightManifest, tensors: Mapping[str, torch.Tensor]) -> Path:
     """Store a version under ``root`` and return its folder."""
-    folder = root / f"v{manifest.version:06d}-{manifest.digest[:12]}"
+    folder = root / snapshot_name(manifest.version, manifest.digest)
     if folder.is_dir():
         return folder
     aside = root / f".{folder.name}.{os.getpid()}"
@@ -39,8 +43,50 @@ def write_snapshot(root: Path, manifest: WeightManifest, tensors: Mapping[str, t
     for part in aside.iterdir():
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
-    aside.rename(folder)
+    try:
+        aside.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(aside)  # somebody else stored the same version meanwhile
     return folder
+
+
+def snapshot_name(version: int, digest: str) -> str:
+    return f"v{version:06d}-{digest[:12]}"
+
+
+def base_folder(folder: Path, manifest: WeightManifest) -> Path | None:
+    """Where the whole weights lie that the adapters in ``folder`` are an addition to; ``None`` for whole weights."""
+    addition = manifest.addition
+    if addition is None:
+        return None
+    return folder.parent / snapshot_name(addition.base_version, addition.base_digest)
+
+
+def read_base(folder: Path, manifest: WeightManifest) -> tuple[WeightManifest, dict[str, torch.Tensor]]:
+    """The whole weights that the adapters in ``folder``, of ``manifest``, are added to. Raises `SnapshotError`."""
+    where, addition = base_folder(folder, manifest), manifest.addition
+    assert where is not None and addition is not None
+    try:
+        base, tensors = read_snapshot(where)
+        if base.digest != addition.base_digest:
+            raise SnapshotError(f"the snapshot {where} has another digest")
+    except SnapshotError as error:
+        raise SnapshotError(
+            f"version {manifest.version} is an addition to version {addition.base_version} with digest "
+            f"{addition.base_digest[:12]}, which cannot be had: {error}"
+        ) from error
+    return base, tensors
+
+
+def read_whole(folder: Path) -> dict[str, torch.Tensor]:
+    """A version's weights under the model's own names, its adapters added in if it has any. Raises `SnapshotError`."""
+    manifest, tensors = read_snapshot(folder)
+    if manifest.addition is None:
+        return tensors
+    _, base = read_base(folder, manifest)
+    return merge(base, tensors, manifest.addition.shape)
 
 
 def read_manifest(folder: Path) -> WeightManifest:
@@ -71,15 +117,27 @@ def check_digest(folder: Path, manifest: WeightManifest, payloads: Iterator[torc
 
 
 def prune(root: Path, keep: int, *, spare: Collection[Path] = ()) -> None:
-    """Remove all but the ``keep`` newest snapshots (never those in ``spare``) and what was never finished."""
+    """Remove all but the ``keep`` newest snapshots and what was never finished.
+
+    Never those in ``spare``, nor those that one which stays is an addition to.
+    """
     if not root.is_dir():
         return
     for unfinished in root.glob(".v*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     folders = sorted(path for path in root.iterdir() if path.is_dir() and path.name.startswith("v"))
-    for folder in folders[:-keep]:
-        if folder not in spare:
+    kept = {*folders[-keep:], *spare}
+    kept |= {base for folder in kept if (base := _base_of(folder)) is not None}
+    for folder in folders:
+        if folder not in kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _base_of(folder: Path) -> Path | None:
+    try:
+        return base_folder(folder, read_manifest(folder))
+    except SnapshotError:
+        return None
 
 
 def _manifest_from(data: dict[str, Any]) -> WeightManifest:
@@ -90,4 +148,17 @@ def _manifest_from(data: dict[str, Any]) -> WeightManifest:
         tensors=tensors,
         buckets=tuple((int(start), int(end)) for start, end in data["buckets"]),
         digest=str(data["digest"]),
+        # Snapshots from before adapters were published alone have no such entry.
+        addition=_addition_from(data.get("addition")),
+    )
+
+
+def _addition_from(data: dict[str, Any] | None) -> Addition | None:
+    if data is None:
+        return None
+    shape = data["shape"]
+    return Addition(
+        shape=AdapterShape(rank=int(shape["rank"]), alpha=float(shape["alpha"]), targets=tuple(shape["targets"])),
+        base_version=int(data["base_version"]),
+        base_digest=str(data["base_digest"]),
     )

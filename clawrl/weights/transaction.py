@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from clawrl.messages import PolicyVersion, WeightManifest
+from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
 from clawrl.tasks import spawn
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import Abort, CatchUp, Commit, Members, Outcome, Prepare, Receive
@@ -111,19 +111,22 @@ class Publishing:
     def _sources(self, current: _Open, host: str, port: int) -> tuple[Rendezvous, list[WeightSource]]:
         """The meeting, and where each replica gets the bytes; with snapshots from disk the trainer meets nobody."""
         first_ranks, world = [], 1
-        if self._config.transport != "disk":
+        kind = current.manifest.kind
+        transport = self._config.transport_of(kind)
+        if transport != "disk":
             for replica in current.replicas:
                 first_ranks.append(world)
-                world += self._members.ranks(replica)
+                # Adapters go to the replica itself, which hands them to its engine.
+                world += self._members.ranks(replica) if kind is WeightKind.FULL else 1
         meeting = Rendezvous(
             host=host,
             port=port,
             name=current.publish_id,
             world=world,
-            transport=self._config.transport,
+            transport=transport,
             timeout_s=self._config.transfer_timeout_s,
         )
-        if self._config.transport == "disk":
+        if transport == "disk":
             return meeting, [OnDisk(folder=current.snapshot) for _ in current.replicas]
         return meeting, [Broadcast(meeting=meeting, rank=rank) for rank in first_ranks]
 
