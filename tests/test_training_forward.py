@@ -12,13 +12,16 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
 
+from clawrl.loss import HeadRows, LogitRows
 from clawrl.messages import Sample
 from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
 from clawrl.training.attention import AttentionTree
+from clawrl.training.batch import Row, make_micro_batches
 from clawrl.training.config import TrainingConfig
 from clawrl.training.forward import PolicyReader
 from clawrl.training.model import load_model
 from clawrl.training.policy_trainer import PolicyTrainer
+from clawrl.training.shards import DataParallel
 from clawrl.training.tree import plant
 from tests.tiny_model import build_tiny_model
 from tests.training_samples import WORDS, make_sample, naive_logps, noise, taught, trainer_logps
@@ -52,10 +55,11 @@ def mixed() -> list[Sample]:
     return [*session("a"), *session("b", 2), make_sample("c", 12, 1), make_sample("d", 3, 20)]
 
 
-def gemma2() -> PreTrainedModel:
-    """Its logits have a soft cap."""
+def gemma2(cap: str) -> PreTrainedModel:
+    """Its logits, or its attention, have a soft cap."""
     torch.manual_seed(0)
-    return Gemma2ForCausalLM(Gemma2Config(**SIZES, final_logit_softcapping=2.0, query_pre_attn_scalar=8)).eval()
+    caps = {"final_logit_softcapping": None, "attn_logit_softcapping": None} | {cap: 2.0}
+    return Gemma2ForCausalLM(Gemma2Config(**SIZES, **caps, query_pre_attn_scalar=8, attn_implementation="eager")).eval()
 
 
 def mistral(window: int) -> PreTrainedModel:
@@ -75,6 +79,15 @@ def test_log_probs_of_packed_samples_are_those_of_a_step_by_step_loop(tmp_path: 
             np.testing.assert_allclose(logps, naive_logps(model, sample), atol=2e-5)
 
 
+def test_logits_are_held_whole_only_where_they_fit_one_block(tmp_path: Path) -> None:
+    model = load_model(build_tiny_model(tmp_path), dtype=torch.float32)
+    for block_bytes, kind in ((1, HeadRows), (2**30, LogitRows)):
+        reader = PolicyReader(model, block_bytes=block_bytes)
+        rows = [Row(sample=make_sample("x", 4, 6), mask=np.ones(6, dtype=np.bool_), columns={}, advantage=0.0)]
+        (batch,) = make_micro_batches(rows, reader.split(100, DataParallel()), torch.device("cpu"))
+        assert type(reader.read(batch)._rows) is kind
+
+
 def test_a_sliding_window_is_kept_along_every_path() -> None:
     model = mistral(window=11)
     reader = PolicyReader(model)
@@ -86,10 +99,11 @@ def test_a_sliding_window_is_kept_along_every_path() -> None:
     assert max(np.abs(a - b).max() for a, b in zip(packed, wide, strict=True)) > 1e-2
 
 
-def test_a_model_that_does_more_to_its_logits_is_read_the_plain_way_and_said_to_be(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("cap", ["final_logit_softcapping", "attn_logit_softcapping"])
+def test_a_model_with_a_soft_cap_is_read_the_plain_way_and_said_to_be(
+    cap: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = gemma2()
+    model = gemma2(cap)
     with caplog.at_level(logging.WARNING):
         assert PolicyReader(model).plain
     assert "Gemma2ForCausalLM is trained one sample per pass" in caplog.text
