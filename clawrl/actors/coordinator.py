@@ -20,6 +20,7 @@ from typing import Any
 
 from clawrl.actors import rollback
 from clawrl.actors.admission import Admission
+from clawrl.actors.checkpoint_calls import CheckpointCalls
 from clawrl.actors.health_watch import HealthWatch
 from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk, Order
@@ -40,7 +41,7 @@ from clawrl.weights.transaction import PublishFailed, Publishing
 log = logging.getLogger(__name__)
 
 
-class Coordinator:
+class Coordinator(CheckpointCalls):
     """``calls`` reach the Judge deployment; ``method`` turns judged turns into samples."""
 
     def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls) -> None:
@@ -58,7 +59,7 @@ class Coordinator:
         self._health = HealthWatch(
             self._db, calls.vitals, deployment.guards.alarms, state / "guards.json", self._freeze
         )
-        self._trainer: dict[str, Any] = {"state": "starting"}
+        self._trainer = {"state": "starting"}
         self._unrecorded: dict[str, int] = {}
         self._began_at = time.time()
         self._spawn(self._desk.take_what_is_owed())
@@ -177,9 +178,6 @@ class Coordinator:
     async def applied(self, lease_id: str, run_id: str, stats: Mapping[str, Any]) -> bool:
         self._trainer = {**self._trainer, "last_metrics": dict(stats)}
         return await self._db.run(lambda ledger: ledger.applied(lease_id, run_id, stats))
-
-    async def checkpointed(self, run_id: str, step: int) -> bool:
-        return await self._db.run(lambda ledger: ledger.checkpointed(run_id, step))
 
     async def end_training(self) -> None:
         self._leases.end_training()

@@ -23,6 +23,7 @@ from clawrl.messages.opinions import (
 )
 from clawrl.messages.training import (
     Lease,
+    LedgerPosition,
     PolicyVersion,
     Sample,
     TensorSpec,
@@ -53,6 +54,7 @@ __all__ = [
     "JudgeRequest",
     "Judgement",
     "Lease",
+    "LedgerPosition",
     "LogProbs",
     "Message",
     "ModelVitals",
