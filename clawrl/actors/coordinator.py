@@ -22,6 +22,7 @@ from clawrl.actors import rollback
 from clawrl.actors.admission import Admission
 from clawrl.actors.checkpoint_calls import CheckpointCalls
 from clawrl.actors.health_watch import HealthWatch
+from clawrl.actors.journal_desk import JournalDesk
 from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk, Order
 from clawrl.actors.status import status_document, turn_document
@@ -60,11 +61,12 @@ class Coordinator(CheckpointCalls):
             self._db, calls.vitals, deployment.guards.alarms, state / "guards.json", self._freeze
         )
         self._trainer = {"state": "starting"}
-        self._unrecorded: dict[str, int] = {}
+        self._journals = JournalDesk(state / "journal", self.record)
         self._began_at = time.time()
         self._spawn(self._desk.take_what_is_owed())
         self._spawn(self._every(5.0, self._desk.take_what_is_owed))
         self._spawn(self._every(deployment.ledger.sweep_s, self._sweep))
+        self._spawn(self._every(3.0, self._journals.take_in))
         self._spawn(self._every(0.5, self._help_late_replicas))
         self._spawn(self._every(5.0, self._health.freeze_if_alarmed))
 
@@ -246,7 +248,7 @@ class Coordinator(CheckpointCalls):
     # -- replicas -----------------------------------------------------------------------------------
 
     async def poll(self, replica: str, version: int, stats: Mapping[str, Any], wait_s: float) -> weights.Order | None:
-        self._unrecorded[replica] = int(stats.get("unrecorded", 0))
+        self._journals.note(replica, stats)
         return await self._members.poll(replica, version, stats, timeout_s=wait_s)
 
     async def report(self, replica: str, number: int, version: int, outcome: weights.Outcome) -> None:
@@ -264,9 +266,10 @@ class Coordinator(CheckpointCalls):
 
     async def status(self) -> dict[str, Any]:
         document = await self._db.run(lambda ledger: status_document(self._deployment.name, ledger))
+        replicas = self._members.describe()
         return document | {
-            "replicas": self._members.describe(),
-            "unrecorded": sum(self._unrecorded.values()),
+            "replicas": replicas,
+            **self._journals.figures(replicas),
             "trainer": self._trainer,
             "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
