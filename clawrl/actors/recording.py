@@ -1,8 +1,9 @@
 """Turns on their way into the ledger: the coordinator may be away for a while, and no client waits for ever.
 
-A turn that the coordinator has not acknowledged within ``ack_timeout_s`` goes to the journal on this machine's disk, and
-from there to the coordinator when it is back: its own process hands it in, or, when that one died, the next replica on
-this machine or the coordinator itself (`take_in_orphans`). So it is on a disk before its stream ends, in any case.
+A turn that the coordinator has not acknowledged within ``ack_timeout_s`` goes to the journal on this machine's disk,
+and from there to the coordinator when it is back: its own process hands it in, or, when that one died, the next
+replica on this machine or the coordinator itself (`take_in_orphans`). So it is on a disk before its stream ends, in
+any case.
 Only a turn that the journal cannot take either is lost, and counted as ``unrecorded``.
 """
 
