@@ -130,6 +130,8 @@ def test_a_crash_at_any_moment_of_a_save_leaves_the_previous_checkpoint_or_the_n
     assert len(told_at) > 15 and told_at[0] == 0 and told_at[-1] == 1
     seen = []
     for moment, told in zip(sorted(moments.iterdir()), told_at, strict=True):
+        for folder in moment.iterdir():
+            assert read_step(folder) is None or (folder / "rank-0-of-1.pt").exists(), "half of a checkpoint is none"
         later = open_store(moment, Desk(), "secondrunofall", keep=1)
         restored = later.restore()
         assert restored is not None and restored["optimizer"]["masters"]["w"].tolist() == [float(restored["step"])] * 3
