@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
-from clawrl.training.checkpoint import load_checkpoint, read_step
+from clawrl.training.checkpoint import load_checkpoint, read_step, write_index, write_state
 from clawrl.training.config import TrainingConfig
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
@@ -49,6 +49,18 @@ def test_the_step_is_known_without_reading_a_tensor(tmp_path: Path) -> None:
     for file in tmp_path.glob("*.pt"):
         file.write_bytes(b"not a tensor")
     assert read_step(tmp_path) == 12
+
+
+def test_a_file_appears_under_its_name_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: Path, target: Path) -> Path:
+        assert self.stat().st_size > 0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", crash)
+    for write in (lambda: write_state(tmp_path, {"step": 1}), lambda: write_index(tmp_path, 1)):
+        with pytest.raises(KeyboardInterrupt):
+            write()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:
