@@ -171,6 +171,22 @@ def calibrate(
         console.print(table)
 
 
+@app.command("export")
+def export_version(
+    target: Annotated[Path, typer.Argument(help="The folder to write; it must not be there yet.")],
+    deployment: Annotated[Path, typer.Option(help="Whose policy.")] = Path("deployments/laptop.yaml"),
+    version: Annotated[int | None, typer.Option(min=0, help="Which; the one that serves otherwise.")] = None,
+) -> None:
+    """Write a trained version as a plain Hugging Face folder. The deployment may run meanwhile."""
+    from clawrl.export import ExportError, export_file
+
+    try:
+        written = export_file(deployment, target, version)
+    except (ExportError, OSError) as error:
+        fail(str(error))
+    console.print(f"version {written.version} (step {written.step}) is in {target}", markup=False, highlight=False)
+
+
 class Kind(enum.StrEnum):
     METHOD = "method"
     REWARD = "reward"

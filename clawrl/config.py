@@ -192,6 +192,13 @@ class Deployment(StrictConfig):
         why = lora and self.policy.engine.why_no_adapters(lora.targets)
         if why and self.publish.adapters == "alone":
             found.append(f"publish.adapters: alone, but {why}; set merged")
+        training = self.trainer.training
+        if training.world_size > 1 and training.collective_timeout_s <= self.publish.longest_s:
+            found.append(
+                f"trainer.training.collective_timeout_s: {training.collective_timeout_s:g}, but a publish may take "
+                f"{self.publish.longest_s:g} s while the other ranks wait (publish.transfer_timeout_s, "
+                "go_back_timeout_s and commit_timeout_s); raise the one or lower the others"
+            )
         try:
             KeyRing(self.serving, os.environ)
         except ValueError as error:

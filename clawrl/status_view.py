@@ -14,7 +14,7 @@ _VERSIONS_SHOWN = 8
 
 
 def render_status(status: Mapping[str, Any]) -> RenderableType:
-    parts: list[RenderableType] = [_headline(status), _turns(status.get("turns") or {}, status.get("unrecorded", 0))]
+    parts: list[RenderableType] = [_headline(status), _turns(status.get("turns") or {}, status)]
     if status.get("versions"):
         parts.append(_versions(status["versions"]))
     if status.get("replicas"):
@@ -42,7 +42,7 @@ def _headline(status: Mapping[str, Any]) -> Text:
     return text
 
 
-def _turns(turns: Mapping[str, Any], unrecorded: int) -> Group:
+def _turns(turns: Mapping[str, Any], status: Mapping[str, Any]) -> Group:
     table = Table(title="turns", title_justify="left", box=None, pad_edge=False)
     by_state: Mapping[str, int] = turns.get("by_state") or {}
     states = [state for state in _STATES if by_state.get(state)] + sorted(set(by_state) - set(_STATES))
@@ -56,8 +56,10 @@ def _turns(turns: Mapping[str, Any], unrecorded: int) -> Group:
         notes.append(Text(f"dropped: {reasons}", style="dim"))
     if turns.get("adds_up") is False:
         notes.append(Text("the counts do not add up", style="bold red"))
-    if unrecorded:
+    if unrecorded := status.get("unrecorded", 0):
         notes.append(Text(f"{unrecorded} answers could not be recorded", style="bold red"))
+    if journaled := status.get("journaled", 0):
+        notes.append(Text(f"{journaled} answers wait in journals for the coordinator", style="yellow"))
     return Group(table, *notes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -348,3 +349,22 @@ def test_the_gpus_type_and_custom_resources_reach_serve_and_train(
     assert scaling.accelerator_type == "L4"
     ranks = scaling._resources_per_worker_not_none
     assert ranks["GPU"] == 1 and ranks["training"] == 1 and "accelerator_type:L4" in ranks
+
+
+def test_ranks_must_wait_for_each_other_longer_than_a_publish_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S", "1")
+    monkeypatch.delenv("RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S")
+    impatient = {"trainer__training__collective_timeout_s": 30.5}
+    alone = Deployment.model_validate(_args(tmp_path, **impatient))
+    assert not any("collective_timeout_s" in problem for problem in alone.problems())
+    two = Deployment.model_validate(_args(tmp_path, trainer__training__fsdp_size=2, **impatient))
+    assert any("collective_timeout_s: 30.5, but a publish may take" in problem for problem in two.problems())
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(ray.train.torch, "TorchTrainer", lambda *_, **given: settings.update(given))
+    driver = object.__new__(TrainerDriver)
+    driver._deployment = two
+    driver._trainer()
+    assert settings["torch_config"].timeout_s == 31
+    assert os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] == "30.5"

@@ -21,7 +21,7 @@ import pytest
 import clawrl
 
 ROOT = Path(__file__).resolve().parent.parent
-EDGES = {"cli", "check", "calibrate", "client", "status_view"}
+EDGES = {"cli", "check", "calibrate", "client", "export", "status_view"}
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
     "console", "guards", "contracts", "sizing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,3 +147,38 @@ def test_the_newest_two_good_versions_are_kept_however_old_they_are(
     ledger.prune()
     assert [kept.version for kept in ledger.versions()] == [7, 6, 4, 2, 0], "the model as it came is kept too"
     assert ledger.good_versions() == [version(4), version(2)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_version_numbers_grow_through_any_row_of_publishes_failures_rollbacks_and_restarts(
+    tmp_path: Path, seed: int
+) -> None:
+    """A trainer that was restarted publishes an older step; a publish that failed may have shown its number."""
+    chance, ledger = random.Random(seed), open_ledger(tmp_path)
+    shown, given, step = [], [0], 0
+    ledger.commit_version(version(0, step=0))
+    for number in range(60):
+        match chance.choice(["publish", "publish", "fail", "roll back", "new trainer", "new coordinator", "late"]):
+            case "publish" | "fail" as outcome:
+                given.append(ledger.next_version())
+                assert given[-1] > max(given[:-1])
+                step += 1
+                if outcome == "publish":
+                    assert ledger.commit_version(version(given[-1], step=step))
+            case "roll back":
+                given.append(ledger.roll_back(chance.choice(ledger.versions()).version).version)
+            case "new trainer":
+                step = chance.randint(0, step)
+                ledger.restored(f"run {number}", step)
+            case "new coordinator":
+                ledger.close()
+                ledger = open_ledger(tmp_path)
+            case "late":
+                if given[-1] < max(given):
+                    with pytest.raises(VersionRefused):
+                        ledger.commit_version(version(given[-1], step=step))
+        current = ledger.current_version()
+        assert current is not None
+        if not shown or current.version != shown[-1]:
+            shown.append(current.version)
+    assert shown == sorted(set(shown)) and len(shown) > 10

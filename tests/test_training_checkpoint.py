@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
-from clawrl.training.checkpoint import load_checkpoint, read_step, save_checkpoint
+from clawrl.training.checkpoint import load_checkpoint, read_step, write_index, write_state
 from clawrl.training.config import TrainingConfig
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
+from tests.checkpoint_kit import save_checkpoint
 from tests.tiny_model import build_tiny_model
 from tests.training_samples import make_sample
 
@@ -50,30 +51,16 @@ def test_the_step_is_known_without_reading_a_tensor(tmp_path: Path) -> None:
     assert read_step(tmp_path) == 12
 
 
-def test_a_crash_before_the_index_leaves_the_previous_checkpoint_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_checkpoint(tmp_path, {"step": 1, "weights": torch.ones(3)})
-    written: list[str] = []
-    replace = Path.replace
+def test_a_file_appears_under_its_name_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: Path, target: Path) -> Path:
+        assert self.stat().st_size > 0
+        raise KeyboardInterrupt
 
-    def crash_at_the_index(self: Path, target: Path) -> Path:
-        written.append(Path(target).name)
-        if Path(target).name == "checkpoint.json":
-            raise KeyboardInterrupt
-        return replace(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", crash_at_the_index)
+    monkeypatch.setattr(Path, "replace", crash)
+    for write in (lambda: write_state(tmp_path, {"step": 1}), lambda: write_index(tmp_path, 1)):
         with pytest.raises(KeyboardInterrupt):
-            save_checkpoint(tmp_path, {"step": 2, "weights": torch.zeros(3)})
-    assert len(written) == 2
-    state = load_checkpoint(tmp_path)
-    assert state is not None and state["step"] == read_step(tmp_path) == 1
-    assert torch.equal(state["weights"], torch.ones(3))
-    save_checkpoint(tmp_path, {"step": 3, "weights": torch.zeros(3)})
-    assert read_step(tmp_path) == 3
-    assert len(list(tmp_path.glob("step-*"))) == 1
+            write()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:

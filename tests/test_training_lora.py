@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
-from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
+from clawrl.training.checkpoint import load_checkpoint
 from clawrl.training.config import LoraConfig, TrainingConfig
 from clawrl.training.lora import base_parameters
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from clawrl.weights.manifest import as_bytes, build_manifest
+from tests.checkpoint_kit import save_checkpoint
 from tests.tiny_model import build_tiny_model
 from tests.training_samples import make_sample, naive_logps, trainer_logps
 

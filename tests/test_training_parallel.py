@@ -13,11 +13,12 @@ from torch.distributed.tensor import DTensor
 from clawrl.messages import Sample
 from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
 from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
-from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
+from clawrl.training.checkpoint import load_checkpoint
 from clawrl.training.config import LoraConfig, TrainingConfig
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from clawrl.training.tree import MIN_SHARED
+from tests.checkpoint_kit import save_checkpoint
 from tests.tiny_model import build_tiny_model
 from tests.training_samples import WORDS, make_sample, noise, taught
 

@@ -20,7 +20,9 @@ from typing import Any
 
 from clawrl.actors import rollback
 from clawrl.actors.admission import Admission
+from clawrl.actors.checkpoint_calls import CheckpointCalls
 from clawrl.actors.health_watch import HealthWatch
+from clawrl.actors.journal_desk import JournalDesk
 from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk, Order
 from clawrl.actors.status import status_document, turn_document
@@ -40,7 +42,7 @@ from clawrl.weights.transaction import PublishFailed, Publishing
 log = logging.getLogger(__name__)
 
 
-class Coordinator:
+class Coordinator(CheckpointCalls):
     """``calls`` reach the Judge deployment; ``method`` turns judged turns into samples."""
 
     def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls) -> None:
@@ -58,12 +60,13 @@ class Coordinator:
         self._health = HealthWatch(
             self._db, calls.vitals, deployment.guards.alarms, state / "guards.json", self._freeze
         )
-        self._trainer: dict[str, Any] = {"state": "starting"}
-        self._unrecorded: dict[str, int] = {}
+        self._trainer = {"state": "starting"}
+        self._journals = JournalDesk(state / "journal", self.record)
         self._began_at = time.time()
         self._spawn(self._desk.take_what_is_owed())
         self._spawn(self._every(5.0, self._desk.take_what_is_owed))
         self._spawn(self._every(deployment.ledger.sweep_s, self._sweep))
+        self._spawn(self._every(3.0, self._journals.take_in))
         self._spawn(self._every(0.5, self._help_late_replicas))
         self._spawn(self._every(5.0, self._health.freeze_if_alarmed))
 
@@ -178,9 +181,6 @@ class Coordinator:
         self._trainer = {**self._trainer, "last_metrics": dict(stats)}
         return await self._db.run(lambda ledger: ledger.applied(lease_id, run_id, stats))
 
-    async def checkpointed(self, run_id: str, step: int) -> bool:
-        return await self._db.run(lambda ledger: ledger.checkpointed(run_id, step))
-
     async def end_training(self) -> None:
         self._leases.end_training()
 
@@ -248,7 +248,7 @@ class Coordinator:
     # -- replicas -----------------------------------------------------------------------------------
 
     async def poll(self, replica: str, version: int, stats: Mapping[str, Any], wait_s: float) -> weights.Order | None:
-        self._unrecorded[replica] = int(stats.get("unrecorded", 0))
+        self._journals.note(replica, stats)
         return await self._members.poll(replica, version, stats, timeout_s=wait_s)
 
     async def report(self, replica: str, number: int, version: int, outcome: weights.Outcome) -> None:
@@ -266,9 +266,10 @@ class Coordinator:
 
     async def status(self) -> dict[str, Any]:
         document = await self._db.run(lambda ledger: status_document(self._deployment.name, ledger))
+        replicas = self._members.describe()
         return document | {
-            "replicas": self._members.describe(),
-            "unrecorded": sum(self._unrecorded.values()),
+            "replicas": replicas,
+            **self._journals.figures(replicas),
             "trainer": self._trainer,
             "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},

@@ -1,8 +1,9 @@
 """A policy replica: one engine, and what it tells the coordinator.
 
 In: a `GenerationTask`. Out: the pieces of `Answering`. The finish piece waits until the turn is on the coordinator's
-disk, for at most ``ack_timeout_s``; past that the turn is counted as unrecorded and the client gets its answer all the
-same. A new or restarted replica loads the current version before Serve sends it anything.
+disk, for at most ``ack_timeout_s``; past that the turn goes to the journal on this machine's disk, from where it is
+handed in when the coordinator is back. A new or restarted replica loads the current version before Serve sends it
+anything.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from clawrl.actors.replica_control import ReplicaControl
 from clawrl.config import Deployment
 from clawrl.engine.choose import make_engine
 from clawrl.judging.teacher import Teacher
+from clawrl.ledger.codec import Codec, PlainVault
+from clawrl.ledger.journal import Journal
 from clawrl.messages import Message, TeacherRequest, TeacherTargets, TemplateInputs
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
@@ -51,7 +54,13 @@ class Rollout:
         )
         await self._engine.start()
         tokenizer, context = self._engine.tokenizer, self._engine.capabilities.context_length
-        self._recorder = Recorder(coordinator, deployment.serving.ack_timeout_s)
+        codec, journals = Codec(PlainVault()), deployment.state_path / "journal"
+        self._recorder = Recorder(
+            coordinator,
+            Journal.of_process(journals, replica, codec, limit_bytes=int(deployment.serving.journal_mb * 2**20)),
+            deployment.serving.ack_timeout_s,
+        )
+        self._recorder.adopt(journals, codec)
         self._answering = Answering(
             self._engine,
             tokenizer,
@@ -95,6 +104,7 @@ class Rollout:
             "running": self._engine.load.running,
             "waiting": self._engine.load.waiting,
             "unrecorded": self._recorder.unrecorded,
+            "journaled": self._recorder.journaled,
             "pid": os.getpid(),
             "memory_mb": round(self._process.memory_info().rss / 2**20),
         }

@@ -3,8 +3,12 @@
 Rank 0 alone talks to the coordinator and tells the others what to do at least every few seconds, so that
 nobody sits in a collective until it times out. The order around a step is what makes it exactly once: the
 lease names the step before it is taken, the fence is passed right before the optimizer moves, and turns
-are final only with a checkpoint that contains the step. On start the run reports the step that it
-restored, and publishes if what is being served is not what it holds.
+are final only with a checkpoint that contains the step. Checkpoints are written while the next steps are
+taken. On start the run reports the step that it restored, and publishes if what is being served is not what it
+holds.
+
+A rank that sleeps or hangs holds up the others for `collective_timeout_s` at most: then theirs raise, and Ray Train
+restarts all of them from the last checkpoint. One that wakes up before that is waited for.
 
 A publish that fails costs nothing but freshness: it is tried again before the next step.
 """
@@ -13,19 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import ray
 import ray.train
 import ray.train.torch
 import torch
-import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
@@ -35,35 +36,60 @@ from clawrl.messages import Lease, PolicyVersion, WeightKind, WeightManifest
 from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
-from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
+from clawrl.training.checkpointing import Checkpointing
 from clawrl.training.lora import shape_of
 from clawrl.training.model import load_model
 from clawrl.training.outgoing import Contents, Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
+from clawrl.training.ranks import Ranks, limit_collectives
 from clawrl.weights.broadcast import Sender, TransferError
 from clawrl.weights.manifest import pack_bucket
 from clawrl.weights.snapshot import prune, write_snapshot
 from clawrl.weights.sources import Rendezvous
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 # A call that must not be lost waits this long for a coordinator that is being restarted.
 _PATIENCE_S = 300.0
 _LONGEST_REST_S = 60.0
 
 
+class Asking(Protocol):
+    """How the coordinator is reached: `clawrl.actors.calls.Coordinator`."""
+
+    def ask_now(self, method: str, *arguments: Any, timeout_s: float) -> Any: ...
+
+
 def train_loop(settings: dict[str, Any]) -> None:
     """The function that Ray Train runs on each rank."""
-    TrainingRun(Deployment.model_validate(settings["deployment"])).run()
+    deployment = Deployment.model_validate(settings["deployment"])
+    context, earlier = ray.train.get_context(), ray.train.get_checkpoint()
+    TrainingRun(
+        deployment,
+        Coordinator(deployment.name),
+        Ranks(context.get_world_rank(), context.get_world_size()),
+        ray.train.torch.get_device(),
+        earlier=None if earlier is None else Path(earlier.path),
+    ).run()
 
 
 class TrainingRun:
-    def __init__(self, deployment: Deployment) -> None:
+    """``earlier`` is the checkpoint that Ray Train kept, as releases before this one had it do."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        coordinator: Asking,
+        ranks: Ranks,
+        device: torch.device,
+        *,
+        earlier: Path | None = None,
+    ) -> None:
         self._deployment = deployment
         self._config = deployment.trainer.training
-        self._coordinator = Coordinator(deployment.name)
-        self._rank = ray.train.get_context().get_world_rank()
-        self._world = ray.train.get_context().get_world_size()
+        self._coordinator = coordinator
+        self._device = device
+        self._from_rank_0 = ranks.from_rank_0
+        self._patience_s = self._longest_wait(ranks.world)
         self._run_id = self._from_rank_0(lambda: uuid.uuid4().hex)
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(self._config.seed)
@@ -72,6 +98,7 @@ class TrainingRun:
         self._model = self._load(folder)
         # With adapters the model without them is the reference.
         reference = self._load(folder) if method.needs_reference and self._config.lora is None else None
+        limit_collectives(self._config.collective_timeout_s)
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
         self._snapshots = deployment.state_path / "snapshots"
         self._outgoing = Outgoing(
@@ -82,8 +109,17 @@ class TrainingRun:
         )
         # The rollback that these weights have followed; part of the checkpoint.
         self._rewound_to = 0
-        self._restore()
-        self._checkpointed_step = self._trainer.step
+        self._checkpoints = Checkpointing(
+            deployment.state_path / "checkpoints",
+            ranks,
+            self._ask,
+            self._run_id,
+            every=self._config.checkpoint_every,
+            keep=self._config.keep_checkpoints,
+        )
+        if (state := self._checkpoints.restore(earlier)) is not None:
+            self._trainer.load_state_dict(state)
+            self._rewound_to = state.get("rewound_to", 0)
         self._unpublished = False
         self._failed_publishes = 0
 
@@ -94,17 +130,18 @@ class TrainingRun:
             dtype=getattr(torch, config.dtype),
             tp_size=config.tp_size,
             fsdp_size=config.fsdp_size,
-            device=ray.train.torch.get_device(),
+            device=self._device,
         )
 
     def run(self) -> None:
         self._report_start()
         while True:
+            self._checkpoints.look()
             if self._unpublished:
                 self._publish()
             order = self._from_rank_0(self._next_lease)
             if isinstance(order, EndOfTraining):
-                return self._checkpoint()
+                return self._end()
             if isinstance(order, Rewind):
                 self._rewind(order.version)
             elif order is not None:
@@ -136,8 +173,7 @@ class TrainingRun:
         self._log_step(result)
         if result.changed:
             self._publish()
-        if self._trainer.step - self._checkpointed_step >= self._config.checkpoint_every:
-            self._checkpoint()
+        self._checkpoints.step_taken(self._trainer.step, self._state)
 
     def _log_step(self, result: StepResult) -> None:
         shown = {name: round(value, 5) for name, value in result.metrics.items()}
@@ -152,7 +188,7 @@ class TrainingRun:
         self._rewound_to = version.version
         current = self._from_rank_0(lambda: self._ask("current_version"))
         self._unpublished = current.version != version.version
-        self._checkpoint(again=True)
+        self._checkpoints.save_now(self._trainer.step, self._state)
         self._from_rank_0(lambda: self._ask("rewound", self._run_id, version.version))
         log.warning("training goes on from the weights of version %d", version.version)
 
@@ -178,7 +214,7 @@ class TrainingRun:
                 publish_id = meeting.name
                 if meeting.world > 1:
                     _transfer(sender, meeting, manifest, contents.tensors)
-                self._ask("finish_publish", meeting.name, patience_s=_PATIENCE_S + self._deployment.publish.longest_s)
+                self._ask("finish_publish", meeting.name, more_s=self._deployment.publish.longest_s)
             finally:
                 sender.close()
         except Exception as error:
@@ -189,7 +225,7 @@ class TrainingRun:
                     self._coordinator.ask_now("abort_publish", publish_id, repr(error)[:500], timeout_s=5.0)
             # Engines that load in place hold their users for every attempt.
             self._failed_publishes += 1
-            time.sleep(min(self._config.poll_s * 2 ** (self._failed_publishes - 1), _LONGEST_REST_S))
+            time.sleep(min(self._config.poll_s * 2 ** (self._failed_publishes - 1), _LONGEST_REST_S, self._patience_s))
             return False
         self._failed_publishes = 0
         return True
@@ -205,17 +241,7 @@ class TrainingRun:
         settings = self._deployment.publish
         return Sender(ray.util.get_node_ip_address(), settings.transport_of(kind), settings.transfer_timeout_s)
 
-    # -- start and checkpoints ----------------------------------------------------------------------
-
-    def _restore(self) -> None:
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is not None:
-            with checkpoint.as_directory() as folder:
-                state = load_checkpoint(Path(folder))
-            if state is None:
-                raise RuntimeError(f"the checkpoint {checkpoint.path} holds no trainer state")
-            self._trainer.load_state_dict(state)
-            self._rewound_to = state.get("rewound_to", 0)
+    # -- start and end ------------------------------------------------------------------------------
 
     def _report_start(self) -> None:
         """Tell which step was restored; serve what this run holds if something else is being served."""
@@ -244,29 +270,25 @@ class TrainingRun:
 
         self._from_rank_0(register)
 
-    def _checkpoint(self, *, again: bool = False) -> None:
-        step = self._trainer.step
-        if step == self._checkpointed_step and not again:
-            return
-        with tempfile.TemporaryDirectory(dir=_scratch(self._deployment, self._rank)) as folder:
-            save_checkpoint(Path(folder), self._trainer.state_dict() | {"rewound_to": self._rewound_to})
-            ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
-        self._checkpointed_step = step
-        self._from_rank_0(lambda: self._ask("checkpointed", self._run_id, step))
+    def _end(self) -> None:
+        """What was trained since the last checkpoint is in another one when the run is over."""
+        self._checkpoints.finish()
+        if self._trainer.step != self._checkpoints.saved_step:
+            self._checkpoints.save_now(self._trainer.step, self._state)
+
+    def _state(self) -> dict[str, Any]:
+        return self._trainer.state_dict() | {"rewound_to": self._rewound_to}
 
     # -- talking ------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, *arguments: Any, patience_s: float = _PATIENCE_S) -> Any:
-        return self._coordinator.ask_now(method, *arguments, timeout_s=patience_s)
+    def _ask(self, method: str, *arguments: Any, more_s: float = 0.0) -> Any:
+        return self._coordinator.ask_now(method, *arguments, timeout_s=self._patience_s + more_s)
 
-    def _from_rank_0(self, make: Callable[[], T]) -> T:
-        """``make`` on rank 0 only; every rank gets its value."""
-        if self._world == 1:
-            return make()
-        box: list[Any] = [make() if self._rank == 0 else None]
-        dist.broadcast_object_list(box, src=0)
-        value: T = box[0]
-        return value
+    def _longest_wait(self, world: int) -> float:
+        """While rank 0 waits for the coordinator, the other ranks wait for rank 0."""
+        config = self._config
+        spare_s = (config.collective_timeout_s - self._deployment.publish.longest_s) / 2
+        return _PATIENCE_S if world == 1 else min(_PATIENCE_S, max(spare_s, config.poll_s))
 
 
 def _transfer(
@@ -280,11 +302,3 @@ def _transfer(
     except TransferError as error:
         log.warning("sending version %d broke off: %s", manifest.version, error)
         sender.close()
-
-
-def _scratch(deployment: Deployment, rank: int) -> Path:
-    """Beside the checkpoints, since /tmp may be too small for one. What a killed run left there goes."""
-    folder = deployment.state_path / "scratch" / f"rank{rank}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -1,12 +1,13 @@
 """The driver of training: a detached actor whose thread runs ``TorchTrainer.fit()``.
 
-Ray Train owns the ranks and restarts them from the last checkpoint when one dies. If ``fit`` itself gives up
-or this actor is restarted, the same run name resumes from the same storage. Serving never depends on it.
+Ray Train owns the ranks and restarts them when one dies or hangs; they find the last checkpoint themselves. If ``fit``
+itself gives up or this actor is restarted, it is called again. Serving never depends on it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _RETRY_S = 10.0
+_HANGS_AFTER = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"
 
 
 class TrainerDriver:
@@ -58,13 +60,15 @@ class TrainerDriver:
 
     def _trainer(self) -> TorchTrainer:
         # Here and not above: the supervisor imports this module, and torch is slow to load where it is not used.
-        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from clawrl.actors.train_loop import train_loop
 
         training = self._deployment.trainer.training
         asked = self._deployment.trainer.resources
+        # One bound for a rank that others wait for and for one that only Ray Train asks after; told to its controller.
+        os.environ.setdefault(_HANGS_AFTER, str(training.collective_timeout_s))
         resources: dict[str, Any] = {"CPU": asked.num_cpus, **asked.custom}
         gpus = asked.num_gpus
         if gpus:
@@ -72,7 +76,9 @@ class TrainerDriver:
         return TorchTrainer(
             train_loop,
             train_loop_config={"deployment": self._deployment.model_dump()},
-            torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+            torch_config=TorchConfig(
+                backend="nccl" if gpus else "gloo", timeout_s=math.ceil(training.collective_timeout_s)
+            ),
             scaling_config=ScalingConfig(
                 num_workers=training.world_size,
                 use_gpu=bool(gpus),
@@ -83,7 +89,6 @@ class TrainerDriver:
                 name="training",
                 storage_path=str(self._deployment.state_path / "checkpoints"),
                 failure_config=FailureConfig(max_failures=training.max_failures),
-                checkpoint_config=CheckpointConfig(num_to_keep=training.keep_checkpoints),
             ),
         )
 

@@ -62,10 +62,10 @@ class Codec:
         return json.loads(self._vault.unseal(owner, blob))
 
     def pack_messages(self, owner: str, messages: Iterable[Message]) -> bytes:
-        return self.pack_json(owner, [_message_row(m) for m in messages])
+        return self.pack_json(owner, [message_row(m) for m in messages])
 
     def unpack_messages(self, owner: str, blob: bytes) -> tuple[Message, ...]:
-        return tuple(_message(row) for row in self.unpack_json(owner, blob))
+        return tuple(read_message(row) for row in self.unpack_json(owner, blob))
 
     def pack_inputs(self, owner: str, inputs: TemplateInputs) -> bytes:
         return self.pack_json(owner, [list(inputs.tools), inputs.arguments])
@@ -136,7 +136,7 @@ class Codec:
         )
 
 
-def _message_row(message: Message) -> list[Any]:
+def message_row(message: Message) -> list[Any]:
     """Role and text, and what else there is of it: most messages have nothing else."""
     more: dict[str, Any] = {
         "reasoning": message.reasoning,
@@ -148,7 +148,7 @@ def _message_row(message: Message) -> list[Any]:
     return [message.role, message.content, said] if said else [message.role, message.content]
 
 
-def _message(row: list[Any]) -> Message:
+def read_message(row: list[Any]) -> Message:
     role, content, more = (*row, {})[:3]
     calls = tuple(ToolCall(id=id_, name=name, arguments=text) for id_, name, text in more.pop("tool_calls", ()))
     return Message(role=role, content=content, tool_calls=calls, **more)

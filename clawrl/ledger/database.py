@@ -1,7 +1,8 @@
 """One SQLite connection: how it is opened, how a commit is bounded.
 
 WAL with ``synchronous=NORMAL``: what is committed survives ``kill -9`` of the process (a power cut may
-take the last commits with it). Used by one thread at a time, not always the same one.
+take the last commits with it, but nothing from before a `Database.sync`). Used by one thread at a time, not
+always the same one.
 
 `Database.transaction` nests: the outermost commits, inner ones are savepoints, so that one refused
 operation inside a batch leaves no half of itself behind and does not take the batch down.
@@ -9,6 +10,7 @@ operation inside a batch leaves no half of itself behind and does not take the b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -17,7 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from clawrl.ledger.codec import Codec
-from clawrl.ledger.schema import SCHEMA_VERSION, TABLES
+from clawrl.ledger.schema import ADDED, SCHEMA_VERSION, TABLES
+
+
+def sync_path(path: Path) -> None:
+    """Onto the disk with a file, or with the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class LedgerFileError(RuntimeError):
@@ -45,14 +56,18 @@ class Database:
         with self.transaction():
             found = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
             if found == 0:
-                for statement in TABLES.split(";"):
-                    if statement.strip():
-                        self._connection.execute(statement)
+                self._run(TABLES)
                 self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             elif found != SCHEMA_VERSION:
                 raise LedgerFileError(
                     f"{self.path} has ledger format {found}, this release reads {SCHEMA_VERSION}: move the file away"
                 )
+            self._run(ADDED)
+
+    def _run(self, script: str) -> None:
+        for statement in script.split(";"):
+            if statement.strip():
+                self._connection.execute(statement)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -98,6 +113,13 @@ class Database:
     def trace(self, listener: Callable[[str], None] | None) -> None:
         """Reports every statement that runs, for whoever wants to know what a call costs."""
         self._connection.set_trace_callback(listener)
+
+    def sync(self) -> None:
+        """What was committed before this call survives a power cut, too."""
+        for path in (self.path.with_name(f"{self.path.name}-wal"), self.path, self.path.parent):
+            # No log: all of it is in the file itself.
+            with contextlib.suppress(FileNotFoundError):
+                sync_path(path)
 
     def close(self) -> None:
         self._connection.close()

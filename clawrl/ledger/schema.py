@@ -230,3 +230,9 @@ CREATE TABLE pruned (
     PRIMARY KEY (state, reason)
 ) WITHOUT ROWID;
 """
+
+ADDED = """
+CREATE TABLE IF NOT EXISTS identity (only INTEGER PRIMARY KEY CHECK (only = 1), ledger_id TEXT NOT NULL);
+INSERT OR IGNORE INTO identity (only, ledger_id) VALUES (1, lower(hex(randomblob(16))));
+"""
+"""What ledgers of this format may lack; releases that do not know it are not disturbed by it."""

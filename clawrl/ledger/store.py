@@ -12,7 +12,7 @@ After a restart: `awaiting_judgement` lists the cases that a judge still owes; a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +24,7 @@ from clawrl.ledger import (
     hints,
     judgements,
     leases,
+    lineage,
     linking,
     moves,
     restore,
@@ -56,6 +57,7 @@ from clawrl.messages import (
     Feedback,
     Judgement,
     JudgeRequest,
+    LedgerPosition,
     PolicyVersion,
     TeacherTargets,
     Turn,
@@ -208,6 +210,21 @@ class Ledger:
         """Whether no other run has reported since this one did."""
         run = runs.current_run(self._db)
         return run is not None and run["run_id"] == run_id
+
+    @property
+    def ledger_id(self) -> str:
+        """What tells this ledger from every other one, for as long as the file lives."""
+        return lineage.ledger_id(self._db)
+
+    def resumable(self, positions: Sequence[LedgerPosition]) -> int | None:
+        """Which of these checkpoints, newest first, training may go on from; raises `ForeignCheckpoint`."""
+        return lineage.resumable(self._db, positions)
+
+    def checkpointing(self, run_id: str, step: int) -> bool:
+        """Whether a checkpoint of ``step`` may become valid; all that it builds on then survives a power cut, too."""
+        self._db.sync()
+        run = runs.current_run(self._db)
+        return run is not None and run["run_id"] == run_id and step <= run["taken_step"]
 
     def checkpointed(self, run_id: str, step: int) -> bool:
         with self.transaction():

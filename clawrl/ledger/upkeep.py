@@ -23,6 +23,8 @@ BATCH = 5_000
 KEEP_HISTORY = 10_000
 """How many versions, steps, leases and runs are kept: a page of history each, no more."""
 
+_SAVED_SQL = "SELECT id FROM runs WHERE checkpointed_step > restored_step ORDER BY id DESC LIMIT 100"
+
 
 def sweep(db: Database, config: LedgerConfig, now: float) -> Swept:
     """Ends what nobody continues: turns without a follow-up, requests without a turn, overdue leases."""
@@ -100,7 +102,8 @@ def _prune_history(db: Database) -> None:
         # What a roll-back needs, however long ago that was: the newest good versions, and the model as it came.
         ("versions", "version", f" AND version != 0 AND version NOT IN ({KEPT_GOOD_SQL})"),
         ("steps", "id", ""),
-        ("runs", "id", ""),
+        # A checkpoint is known by the run that wrote it, however often training was restarted since.
+        ("runs", "id", f" AND id NOT IN ({_SAVED_SQL})"),
         ("leases", "id", " AND status IN ('applied', 'closed')"),
     ):
         db.execute(f"DELETE FROM {table} WHERE {key} <= (SELECT max({key}) FROM {table}) - ?{ended}", KEEP_HISTORY)

@@ -70,6 +70,15 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPosition:
+    """How far weights have come in one ledger's history: ``run`` had taken every step up to ``step``."""
+
+    ledger: str
+    run: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     name: str
     dtype: str

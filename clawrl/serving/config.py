@@ -38,6 +38,9 @@ class ServingConfig(StrictConfig):
     sampling: SamplingDefaults = SamplingDefaults()
     max_body_bytes: int = Field(4_000_000, gt=0)
     ack_timeout_s: float = Field(10.0, gt=0, description="how long the last chunk waits for the ledger")
+    journal_mb: float = Field(
+        256.0, ge=0.0, description="turns that each replica keeps on its disk while the coordinator is away"
+    )
     heartbeat_s: float = Field(10.0, gt=0, description="an empty delta is sent when nothing else was for so long")
     hold_timeout_s: float = Field(300.0, gt=0, description="how long a request may wait for a free slot")
     max_waiting_requests: int = Field(256, gt=0, description="beyond this a request gets 429 with Retry-After")

@@ -1,80 +1,125 @@
-"""A trainer's state in a directory: one file a rank, and a small index that makes them valid.
+"""A trainer's state in a folder: one file a rank, and a small index that makes them valid.
 
-    step-00000012.rank-0-of-1.pt    what the rank's `PolicyTrainer.state_dict` returned
-    checkpoint.json                 {"step": 12, "world_size": 1}
+    rank-0-of-1.pt     what the rank's `PolicyTrainer.state_dict` returned
+    checkpoint.json    {"step": 12, "world_size": 1, "ledger": ..., "run": ...}
 
-Files are written under another name, synced and renamed, and the index comes last, after all ranks are done, so a
-reader finds the previous checkpoint or the new one, whole. Every rank writes the same index: the directory may be
-shared or each rank's own. Saving is a collective.
+Files are written under another name, synced and renamed. The index must be written when all ranks have theirs, and
+names the `LedgerPosition` of the weights. Every rank writes the same index: the folder may be shared or each rank's
+own. A folder is written once; see `clawrl.training.checkpointing` for how folders follow each other.
 """
+
+from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import torch
-import torch.distributed as dist
 
+from clawrl.messages import LedgerPosition
 from clawrl.training.model import rank, world_size
 
 _INDEX = "checkpoint.json"
 
 
-def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
-    """Write ``state`` (its ``step`` names it) and drop this rank's older files once it is valid."""
-    directory.mkdir(parents=True, exist_ok=True)
-    mine = _state_name(state["step"])
-    _write(directory / mine, lambda file: torch.save(state, file))
-    if world_size() > 1:
-        dist.barrier()
-    index = json.dumps({"step": state["step"], "world_size": world_size()}).encode()
-    _write(directory / _INDEX, lambda file: file.write(index))
-    for old in directory.glob(f"step-*.rank-{rank()}-of-*"):
-        if old.name != mine:
-            old.unlink()
+def host_copy(value: Any) -> Any:
+    """``value`` with every tensor copied into host memory, so that it can be written while training goes on."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: host_copy(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(host_copy(item) for item in value)
+    return value
 
 
-def load_checkpoint(directory: Path) -> dict[str, Any] | None:
-    """This rank's state, or ``None`` where no checkpoint was ever completed."""
-    index = _read_index(directory)
+def write_state(folder: Path, state: dict[str, Any]) -> None:
+    """This rank's file. Not a collective."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / _state_name(), lambda file: torch.save(state, file))
+
+
+def write_index(folder: Path, step: int, position: LedgerPosition | None = None) -> None:
+    """The checkpoint is valid from here on."""
+    index: dict[str, Any] = {"step": step, "world_size": world_size()}
+    if position is not None:
+        index |= {"ledger": position.ledger, "run": position.run}
+    _write(folder / _INDEX, lambda file: file.write(json.dumps(index).encode()))
+    _sync(folder.parent)
+
+
+def remove_index(folder: Path) -> None:
+    (folder / _INDEX).unlink(missing_ok=True)
+
+
+def load_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """This rank's state, or ``None`` where no checkpoint was completed."""
+    index = _read_index(folder)
     if index is None:
         return None
     if index["world_size"] != world_size():
-        raise ValueError(f"{directory} was written by {index['world_size']} ranks, but {world_size()} are reading it")
-    state: dict[str, Any] = torch.load(directory / _state_name(index["step"]), map_location="cpu", weights_only=True)
+        raise ValueError(
+            f"{folder} was written by {index['world_size']} ranks, but {world_size()} are reading it; set "
+            "trainer.training.tp_size and fsdp_size back, or export the weights and begin with another state_dir"
+        )
+    # Ray Train kept them under names with the step.
+    earlier = folder / f"step-{index['step']:08d}.{_state_name()}"
+    file = earlier if earlier.exists() else folder / _state_name()
+    try:
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{file} cannot be read; without the folder {folder} training goes on from the checkpoint before: {error}"
+        ) from error
     return state
 
 
-def read_step(directory: Path) -> int | None:
-    """The step of the checkpoint in ``directory``, without reading a tensor."""
-    index = _read_index(directory)
+def read_step(folder: Path) -> int | None:
+    """The step of a complete checkpoint, without reading a tensor."""
+    index = _read_index(folder)
     return None if index is None else index["step"]
 
 
-def _state_name(step: int) -> str:
-    return f"step-{step:08d}.rank-{rank()}-of-{world_size()}.pt"
+def read_position(folder: Path) -> LedgerPosition | None:
+    """Where a complete checkpoint stands; ``None`` also for those of earlier releases, which do not say."""
+    index = _read_index(folder)
+    if index is None or "ledger" not in index:
+        return None
+    return LedgerPosition(ledger=index["ledger"], run=index["run"], step=index["step"])
 
 
-def _read_index(directory: Path) -> dict[str, int] | None:
-    path = directory / _INDEX
+def _state_name() -> str:
+    return f"rank-{rank()}-of-{world_size()}.pt"
+
+
+def _read_index(folder: Path) -> dict[str, Any] | None:
+    path = folder / _INDEX
     if not path.exists():
         return None
-    index: dict[str, int] = json.loads(path.read_text())
+    index: dict[str, Any] = json.loads(path.read_text())
     return index
 
 
 def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     temporary = path.with_name(f"{path.name}.{rank()}.tmp")
-    with temporary.open("wb") as file:
-        fill(file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    # The rename itself must survive a power cut before anyone relies on it.
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        with temporary.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
     finally:
-        os.close(folder)
+        # Of a full disk, say: half a file must not stay to fill it.
+        temporary.unlink(missing_ok=True)
+    # The rename itself must survive a power cut before anyone relies on it.
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

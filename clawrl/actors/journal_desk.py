@@ -1,0 +1,36 @@
+"""What was served and is not in the ledger: waiting in a journal, or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clawrl.actors.recording import take_in_orphans
+from clawrl.ledger.codec import Codec, PlainVault
+from clawrl.messages import Turn
+
+
+class JournalDesk:
+    """The coordinator's view of the journals of `clawrl.actors.recording`. ``folder`` is on its own machine."""
+
+    def __init__(self, folder: Path, record: Callable[[Turn], Awaitable[object]]) -> None:
+        self._folder = folder
+        self._record = record
+        self._codec = Codec(PlainVault())
+        self._lost: dict[str, int] = {}
+        self._damaged = 0
+
+    async def take_in(self) -> None:
+        """Records what dead replicas left behind."""
+        self._damaged += await take_in_orphans(self._folder, self._codec, self._record)
+
+    def note(self, replica: str, stats: Mapping[str, Any]) -> None:
+        """A replica that dies leaves behind what it had lost by then."""
+        self._lost[replica] = int(stats.get("unrecorded", 0))
+
+    def figures(self, replicas: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        return {
+            "unrecorded": sum(self._lost.values()) + self._damaged,
+            "journaled": sum(int(replica.get("journaled", 0)) for replica in replicas),
+        }
