@@ -64,14 +64,6 @@ def test_a_turn_is_in_one_lease_only(ledger: Ledger) -> None:
     assert (one, two) == (["a", "b"], ["c"])
 
 
-def test_turns_sampled_by_a_version_that_is_too_old_are_dropped_as_stale_and_not_counted(ledger: Ledger) -> None:
-    queue(ledger, "old", version=2)
-    queue(ledger, "edge", "new", version=3)
-    assert ledger.lease("run", 1, 3, now=0.0, timeout_s=9.0, min_version=3) is None
-    assert ledger.counts().dropped == {DropReason.STALE: 1}
-    assert ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0, min_version=3)) == ["edge", "new"]
-
-
 def test_a_run_that_never_registered_gets_no_lease(ledger: Ledger) -> None:
     queue(ledger, "a")
     with pytest.raises(FencedRun, match="must report what it restored"):

@@ -54,7 +54,8 @@ class Coordinator:
         self._queue_grew = asyncio.Event()
         self._admission = Admission(deployment)
         self._desk = JudgingDesk(self._db, method, calls, deployment.judge, self._queue_grew.set)
-        self._leases = LeaseDesk(self._db, self._desk, deployment.trainer.training, self._queue_grew)
+        training = deployment.trainer.training
+        self._leases = LeaseDesk(self._db, self._desk, training, self._queue_grew, self._members.busy)
         self._health = HealthWatch(
             self._db, calls.vitals, deployment.guards.alarms, state / "guards.json", self._freeze
         )
@@ -88,6 +89,7 @@ class Coordinator:
 
     async def arrive(self, arrival: Arrival) -> None:
         """A request has come in: its new messages may be the evidence for an earlier turn."""
+        self._leases.note_request()
         linked = await self._db.run(lambda ledger: ledger.arrive(arrival))
         if linked.to_judge is not None:
             self._desk.take(linked.to_judge)
@@ -176,7 +178,7 @@ class Coordinator:
 
     async def applied(self, lease_id: str, run_id: str, stats: Mapping[str, Any]) -> bool:
         self._trainer = {**self._trainer, "last_metrics": dict(stats)}
-        return await self._db.run(lambda ledger: ledger.applied(lease_id, run_id, stats))
+        return await self._leases.applied(lease_id, run_id, stats)
 
     async def checkpointed(self, run_id: str, step: int) -> bool:
         return await self._db.run(lambda ledger: ledger.checkpointed(run_id, step))
@@ -224,7 +226,6 @@ class Coordinator:
 
     async def snapshots_in_use(self) -> list[str]:
         """Snapshots that must stay on disk: what serves, the newest good ones, the start."""
-
         teacher = self._deployment.judge.teacher.version
         numbers = {0, teacher} if isinstance(teacher, int) else {0}
 
@@ -265,11 +266,11 @@ class Coordinator:
     # -- looking ------------------------------------------------------------------------------------
 
     async def status(self) -> dict[str, Any]:
-        document = await self._db.run(lambda ledger: status_document(self._deployment.name, ledger))
+        document = await self._db.run(lambda ledger: status_document(self._deployment, ledger))
         return document | {
             "replicas": self._members.describe(),
             "unrecorded": sum(self._unrecorded.values()),
-            "trainer": self._trainer,
+            "trainer": {**self._trainer, "waits": await self._leases.waits()},
             "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
         }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl.ledger.codec import Codec
-from clawrl.ledger.schema import SCHEMA_VERSION, TABLES
+from clawrl.ledger.schema import ADDED, SCHEMA_VERSION, TABLES
 
 
 class LedgerFileError(RuntimeError):
@@ -53,6 +53,7 @@ class Database:
                 raise LedgerFileError(
                     f"{self.path} has ledger format {found}, this release reads {SCHEMA_VERSION}: move the file away"
                 )
+            self._connection.execute(ADDED)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

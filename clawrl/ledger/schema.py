@@ -87,7 +87,6 @@ CREATE INDEX turns_queued_group ON turns (owner, group_id, messages_hash, seq)
     WHERE state = 'queued' AND group_id IS NOT NULL;
 CREATE INDEX turns_undecided_group ON turns (owner, group_id, messages_hash)
     WHERE state IN ('awaiting_next', 'judging', 'judged') AND group_id IS NOT NULL;
-CREATE INDEX turns_queued_version ON turns (oldest_version) WHERE state = 'queued';
 CREATE INDEX turns_leased ON turns (lease_id, seq) WHERE state = 'leased';
 CREATE INDEX turns_applied ON turns (step) WHERE state = 'applied';
 CREATE INDEX turns_held ON turns (step) WHERE step IS NOT NULL;
@@ -230,3 +229,8 @@ CREATE TABLE pruned (
     PRIMARY KEY (state, reason)
 ) WITHOUT ROWID;
 """
+
+ADDED = """
+CREATE INDEX IF NOT EXISTS turns_queued_oldest ON turns (oldest_version, started_at, seq) WHERE state = 'queued'
+"""
+"""What this release needs beside `TABLES`, made where it is missing: no reason to refuse an older file."""
