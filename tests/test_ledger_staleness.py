@@ -149,7 +149,7 @@ def test_a_ledger_from_before_turns_were_ordered_by_age_gets_its_index(tmp_path:
     assert ids(again.lease("run", 1, 1, now=0.0, timeout_s=9.0)) == ["a"]
 
 
-BATCH, UPDATES, LIMIT, STEPS = 4, 2, 7, 40
+BATCH, UPDATES, LIMIT, STEPS = 4, 2, 7, 25
 SHORT, LONG = 4, 40
 
 

@@ -95,7 +95,7 @@ def counted_until(schedule: Schedule, now: float) -> float:
     """Turns that were queued later do not count: with a timer they belong to the next round."""
     if isinstance(schedule, TimerSchedule):
         return math.floor(now / schedule.every_s) * schedule.every_s
-    return now
+    return math.inf
 
 
 def may_train(schedule: Schedule, batch_size: int, moment: Moment) -> Decision:
