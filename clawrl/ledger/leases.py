@@ -201,8 +201,8 @@ def _oldest(db: Database, limit: int, minimum: int, now: float) -> list[TurnId]:
                 row["messages_hash"],
                 limit + 1,
             )
-            for sibling in siblings:
-                chosen.setdefault(sibling["turn_id"], place)
+            for member in siblings:
+                chosen.setdefault(member["turn_id"], place)
     turn_ids = list(chosen)
     if len(turn_ids) > limit and (whole := chosen[turn_ids[limit]]) >= minimum:
         return turn_ids[:whole]
