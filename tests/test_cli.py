@@ -73,7 +73,7 @@ def test_status_shows_how_old_samples_were_and_what_the_trainer_waits_for(monkey
     monkeypatch.setattr(FakeState, "status", lambda self: told)
     with fake_server(FakeState()) as url:
         output = run("status", "--url", url).output
-    for piece in ("optimizer steps behind", "41", "11", "over 6 steps; 17 turns dropped beyond 32"):
+    for piece in ("optimizer steps behind", "41", "11", "over 6 steps; 17 dropped beyond 32"):
         assert piece in output
     assert "running, waits until 22:00 (Europe/Berlin)" in output
 

@@ -183,16 +183,20 @@ def test_what_the_version_that_was_rolled_back_to_answers_is_not_too_old_to_trai
         coordinator = Office(tmp_path, **ALARMS, **on_policy).open()
         await serve_two_good_versions(coordinator, tmp_path)
         await coordinator._decide(version(3, tmp_path))
-        await serve_version(coordinator, 3, text="no")
+        await serve_version(coordinator, 3, text="no", turns=4)
         await until(coordinator, lambda s: s["version"] == 4)
         # Two steps after the one that went wrong, of which nothing was published.
         await coordinator.checkpointed("run", 5)
         await coordinator.rewound("run", 4)
         await coordinator.resume()
-        spans = (VersionSpan(start=0, end=4, version=4),)
+        tokens = {
+            "spans": (VersionSpan(start=0, end=9, version=4),),
+            "response_ids": np.arange(9, dtype=np.int32),
+            "response_logps": -np.ones(9, dtype=np.float32),
+        }
         for name in ("x", "y"):
             asked = [Message(role="user", content=name)]
-            await coordinator.record(turn(name, asked, SOUND, session=name, spans=spans))
+            await coordinator.record(turn(name, asked, SOUND, session=name, **tokens))
             answered = Message(role="assistant", content=SOUND)
             said = [*asked, answered, Message(role="user", content="ok")]
             await coordinator.arrive(turn(f"{name}-next", said, "hi", session=name).arrival)
