@@ -31,6 +31,7 @@ from clawrl.sizing.report import EngineSeat, SizingReport, TrainerSeat, size_up
 from clawrl.sizing.resources import Resources
 from clawrl.strict import StrictConfig
 from clawrl.training.config import TrainingConfig
+from clawrl.training.schedule import smallest_batch
 from clawrl.weights.config import PublishConfig
 
 _QUESTION_TOKENS = 256
@@ -118,6 +119,12 @@ class Deployment(StrictConfig):
             raise ValueError(
                 f"trainer.method.group_size {group_size} does not fit trainer.training.batch_size "
                 f"{self.trainer.training.batch_size}; raise batch_size"
+            )
+        least = smallest_batch(self.trainer.training.schedule, self.trainer.training.batch_size)
+        if group_size > least:
+            raise ValueError(
+                f"trainer.method.group_size {group_size} does not fit trainer.training.schedule.minimum {least}: a "
+                f"batch could hold part of a group alone; set minimum to {group_size} or more"
             )
         return self
 

@@ -21,6 +21,8 @@ def render_status(status: Mapping[str, Any]) -> RenderableType:
         parts.append(_replicas(status["replicas"]))
     if (status.get("guards") or {}).get("figures"):
         parts.append(_guards(status["guards"]))
+    if (status.get("staleness") or {}).get("lag"):
+        parts.append(_staleness(status["staleness"]))
     parts.append(_workers(status))
     return Panel(Group(*parts), title=f"clawrl · {status.get('name', '?')}", expand=False)
 
@@ -94,6 +96,20 @@ def _guards(guards: Mapping[str, Any]) -> Group:
     return Group(table, *notes)
 
 
+def _staleness(staleness: Mapping[str, Any]) -> Group:
+    """How many of the recent samples were how many optimizer steps old."""
+    table = Table(title="age of trained samples", title_justify="left", box=None, pad_edge=False)
+    lags: Mapping[str, int] = staleness["lag"]
+    table.add_column("optimizer steps behind")
+    for lag in lags:
+        table.add_column(lag, justify="right")
+    table.add_row("samples", *(str(count) for count in lags.values()))
+    limit, dropped = staleness.get("limit", "?"), staleness.get("dropped", 0)
+    return Group(
+        table, Text(f"over {staleness.get('of_steps', 0)} steps; {dropped} dropped beyond {limit}", style="dim")
+    )
+
+
 def _replicas(replicas: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="policy replicas", title_justify="left", box=None, pad_edge=False)
     for name in ("replica", "version", "running", "waiting"):
@@ -110,7 +126,7 @@ def _workers(status: Mapping[str, Any]) -> Text:
     return Text(
         f"judge    {judge.get('judged', 0)} judged, {judge.get('abstained', 0)} abstained, "
         f"{number(judge.get('mean_seconds'))} s each\n"
-        f"trainer  {trainer.get('state', 'unknown')}\n"
+        f"trainer  {trainer.get('state', 'unknown')}{', waits ' + trainer['waits'] if trainer.get('waits') else ''}\n"
         f"holds    p50 {number(holds.get('p50'), 1)} ms, p95 {number(holds.get('p95'), 1)} ms "
         f"over {holds.get('count', 0)}"
     )

@@ -89,7 +89,7 @@ def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: A
                 "checkpoint_every": 2,
                 "threads": 1,
                 "poll_s": 0.5,
-                "max_staleness": 1000,
+                "staleness": {"max_steps": 1000},
             },
             "resources": {"num_cpus": 0.1},
         },

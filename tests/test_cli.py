@@ -66,6 +66,18 @@ def test_status_shows_how_healthy_recent_answers_are_and_an_alarm(monkeypatch: p
         assert piece in output
 
 
+def test_status_shows_how_old_samples_were_and_what_the_trainer_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = FakeState().status()
+    told["staleness"] = {"max_steps": 8, "limit": 32, "lag": {"0": 41, "11": 5}, "of_steps": 6, "dropped": 17}
+    told["trainer"]["waits"] = "until 22:00 (Europe/Berlin)"
+    monkeypatch.setattr(FakeState, "status", lambda self: told)
+    with fake_server(FakeState()) as url:
+        output = run("status", "--url", url).output
+    for piece in ("optimizer steps behind", "41", "11", "over 6 steps; 17 dropped beyond 32"):
+        assert piece in output
+    assert "running, waits until 22:00 (Europe/Berlin)" in output
+
+
 @pytest.mark.parametrize("command", [["status"], ["pause"], ["resume"], ["chat"]])
 def test_an_unreachable_server_is_one_clear_line_and_exit_code_1(command: list[str]) -> None:
     result = run(*command, "--url", "http://127.0.0.1:9")

@@ -75,6 +75,12 @@ def test_what_cannot_run_is_refused_when_the_graph_is_built(tmp_path: Path) -> N
         ({"policy__engine__kv_blocks": 1}, "kv_blocks"),
         ({"policy__engine__dtype": "bfloat16"}, "trainer.training.dtype"),
         ({"trainer__training__micro_batch_tokens": 10}, "micro_batch_tokens"),
+        (
+            {"trainer__training__max_staleness": 2},
+            "max_staleness is now staleness.max_steps",
+        ),
+        ({"trainer__training__staleness": {"max_lag": 2}}, "trainer.training.staleness.max_lag"),
+        ({"trainer__training__schedule": {"when": "never"}}, "trainer.training.schedule"),
         ({"trainer__training__lora": {"rank": 0}}, "trainer.training.lora.rank"),
         ({"trainer__training__lora": {"alpha": 0}}, "trainer.training.lora.alpha"),
         ({"trainer__training__lora": {"targets": []}}, "trainer.training.lora.targets"),
@@ -202,6 +208,32 @@ def test_a_group_that_never_fits_into_a_batch_is_refused(tmp_path: Path) -> None
     with pytest.raises(ValidationError, match=r"group_size 5 does not fit trainer\.training\.batch_size 4; raise"):
         Deployment.model_validate(args(5))
     Deployment.model_validate(args(4))
+
+
+def test_a_batch_that_could_hold_only_part_of_a_group_is_refused(tmp_path: Path) -> None:
+    def args(minimum: int) -> dict[str, Any]:
+        timer = {"when": "timer", "every_s": 60, "minimum": minimum}
+        grouped = {"baseline": "group", "group_size": 3}
+        return _args(tmp_path, trainer__method=grouped, trainer__training__schedule=timer)
+
+    with pytest.raises(ValidationError, match=r"group_size 3 does not fit .*schedule\.minimum 2.* set minimum to 3"):
+        Deployment.model_validate(args(2))
+    Deployment.model_validate(args(3))
+
+
+def test_what_the_page_on_training_says_can_be_written_into_a_file(tmp_path: Path) -> None:
+    blocks = (REPOSITORY / "docs" / "operations-training.md").read_text().split("```yaml\n")[1:]
+    staleness, schedules = (block.split("```")[0] for block in blocks)
+    written = [line for line in schedules.splitlines() if line]
+    assert len(written) == 4
+    for line in written:
+        Deployment.model_validate(
+            _args(
+                tmp_path, trainer__training__batch_size=8, trainer__training__schedule=yaml.safe_load(line)["schedule"]
+            )
+        )
+    settings = yaml.safe_load(staleness)["trainer"]["training"]["staleness"]
+    Deployment.model_validate(_args(tmp_path, trainer__training__staleness=settings))
 
 
 @pytest.mark.parametrize(("field", "switch"), [("verdict", "kind"), ("hints", "source")])

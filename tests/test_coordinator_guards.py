@@ -14,6 +14,7 @@ from clawrl.actors.coordinator import Coordinator
 from clawrl.actors.lease_desk import Rewind
 from clawrl.messages import (
     FinishReason,
+    Lease,
     Message,
     ModelVitals,
     PolicyVersion,
@@ -171,6 +172,36 @@ def test_an_alarm_freezes_learning_and_serves_the_last_good_version_again(tmp_pa
         assert await coordinator.lease("run", 4, 0.05) is None
         await coordinator.resume()
         assert not (await coordinator.status())["paused"]
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_what_the_version_that_was_rolled_back_to_answers_is_not_too_old_to_train(tmp_path: Path) -> None:
+    async def run() -> None:
+        on_policy = {"trainer__training__staleness": {"max_steps": 0}}
+        coordinator = Office(tmp_path, **ALARMS, **on_policy).open()
+        await serve_two_good_versions(coordinator, tmp_path)
+        await coordinator._decide(version(3, tmp_path))
+        await serve_version(coordinator, 3, text="no", turns=4)
+        await until(coordinator, lambda s: s["version"] == 4)
+        # Two steps after the one that went wrong, of which nothing was published.
+        await coordinator.checkpointed("run", 5)
+        await coordinator.rewound("run", 4)
+        await coordinator.resume()
+        tokens = {
+            "spans": (VersionSpan(start=0, end=9, version=4),),
+            "response_ids": np.arange(9, dtype=np.int32),
+            "response_logps": -np.ones(9, dtype=np.float32),
+        }
+        for name in ("x", "y"):
+            asked = [Message(role="user", content=name)]
+            await coordinator.record(turn(name, asked, SOUND, session=name, **tokens))
+            answered = Message(role="assistant", content=SOUND)
+            said = [*asked, answered, Message(role="user", content="ok")]
+            await coordinator.arrive(turn(f"{name}-next", said, "hi", session=name).arrival)
+        order = await coordinator.lease("run", 6, 5.0)
+        assert isinstance(order, Lease) and {sample.turn_id for sample in order.samples} == {"x", "y"}
         await coordinator.close()
 
     asyncio.run(run())

@@ -64,14 +64,6 @@ def test_a_turn_is_in_one_lease_only(ledger: Ledger) -> None:
     assert (one, two) == (["a", "b"], ["c"])
 
 
-def test_turns_sampled_by_a_version_that_is_too_old_are_dropped_as_stale_and_not_counted(ledger: Ledger) -> None:
-    queue(ledger, "old", version=2)
-    queue(ledger, "edge", "new", version=3)
-    assert ledger.lease("run", 1, 3, now=0.0, timeout_s=9.0, min_version=3) is None
-    assert ledger.counts().dropped == {DropReason.STALE: 1}
-    assert ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0, min_version=3)) == ["edge", "new"]
-
-
 def test_a_run_that_never_registered_gets_no_lease(ledger: Ledger) -> None:
     queue(ledger, "a")
     with pytest.raises(FencedRun, match="must report what it restored"):
@@ -223,6 +215,29 @@ def test_the_limit_may_cut_a_group_and_the_rest_comes_first_in_the_next_lease(le
     queue(ledger, "c")
     assert ids(ledger.lease("run", 1, 4, now=0.0, timeout_s=9.0)) == ["a", "b", "g1", "g2"]
     assert ids(ledger.lease("run", 2, 2, now=0.0, timeout_s=9.0)) == ["g3", "c"]
+
+
+def test_a_group_that_does_not_fit_waits_whole_if_the_batch_is_large_enough_without_it(ledger: Ledger) -> None:
+    queue(ledger, "a", "b")
+    queue(ledger, "g1", "g2", "g3", group="g")
+    queue(ledger, "c")
+    assert ids(ledger.lease("run", 1, 4, now=0.0, timeout_s=9.0, minimum=2)) == ["a", "b"]
+    assert ids(ledger.lease("run", 2, 4, now=0.0, timeout_s=9.0, minimum=2)) == ["g1", "g2", "g3", "c"]
+
+
+def test_a_group_larger_than_a_batch_is_cut_all_the_same(ledger: Ledger) -> None:
+    queue(ledger, "g1", "g2", "g3", "g4", group="g")
+    assert ids(ledger.lease("run", 1, 3, now=0.0, timeout_s=9.0, minimum=1)) == ["g1", "g2", "g3"]
+
+
+def test_what_began_first_is_lent_first_even_if_it_was_ready_last(ledger: Ledger) -> None:
+    for turn_id, began in (("quick", 1_005.0), ("slow", 1_001.0)):
+        question = user(f"question of {turn_id}")
+        ledger.record(serve(ask(turn_id, question, session=turn_id, at=began), question, "answer"))
+        talk = question + reply("answer") + user("thanks")
+        assert ledger.arrive(ask(f"{turn_id}-next", talk, session=turn_id)).to_judge is not None
+        assert ledger.judged(verdict(turn_id))
+    assert ids(ledger.lease("run", 1, 1, now=0.0, timeout_s=9.0)) == ["slow"]
 
 
 def test_a_group_is_the_owners_own(ledger: Ledger) -> None:

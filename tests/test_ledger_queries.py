@@ -53,8 +53,11 @@ def teach(ledger: Ledger) -> None:
 
 
 def train(ledger: Ledger) -> None:
-    lease = ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0, min_version=0)
+    ledger.drop_stale("run", 1, 5, now=0.0)
+    assert (ledger.queued(1e9), ledger.lent_step()) == (3, None)
+    lease = ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0)
     assert lease is not None
+    assert ledger.behind(lease.lease_id) == [0, 0]
     ledger.confirm(lease.lease_id, "run", 1.0)
     ledger.applied(lease.lease_id, "run", {})
     ledger.checkpointed("run", 1)
@@ -117,7 +120,7 @@ def test_looking_for_undecided_siblings_never_reads_the_finished_turns(tmp_path:
     search = next(s for s in statements if s.startswith("SELECT turn_id, owner, group_id"))
     plan = [step["detail"] for step in ledger._db.rows(f"EXPLAIN QUERY PLAN {search}")]
     used = [match[1] for detail in plan if (match := re.search(r"INDEX (\w+)", detail))]
-    assert used == ["turns_queued", "turns_undecided_group", "turns_queued_group"]
+    assert used == ["turns_queued_oldest", "turns_undecided_group", "turns_queued_group"]
     assert not any("ORDER BY" in detail for detail in plan), "the queue is read in order, and no further than asked"
 
 

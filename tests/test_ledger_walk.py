@@ -15,9 +15,11 @@ import pytest
 
 from clawrl.ledger import FeedbackOutcome, FencedRun, LeasedTurns, Ledger
 from clawrl.ledger.states import HELD, check_move
-from clawrl.messages import DropReason, Turn, TurnId, TurnKind, TurnState
+from clawrl.messages import DropReason, PolicyVersion, Turn, TurnId, TurnKind, TurnState
 from tests.ledger_kit import Clock, Talk, ask, judge, open_ledger, opinion, reply, serve, taught, user, verdict
 from tests.test_ledger_durability import crash_image
+
+MOST_BEHIND = 6
 
 
 class World:
@@ -37,6 +39,7 @@ class World:
         self.checkpoints: dict[int, set[str]] = {0: set()}
         self.lease: LeasedTurns | None = None
         self.step = self.highest = 0
+        self.version, self.made_by = 0, dict[int, int]()
         self.restart_trainer()
 
     def open(self, path: Path) -> Ledger:
@@ -66,7 +69,7 @@ class World:
             self.served.append(serve(arrival, talk, "never recorded"))
             return
         answer = self.random.choice(["yes", "no", "maybe"])
-        turn = serve(arrival, talk, answer, version=self.step)
+        turn = serve(arrival, talk, answer, version=self.version)
         self.served.append(turn)
         self.record(turn, DropReason.SIDE if side else self.random.choice([None, None, None, DropReason.GREEDY]))
         self.talks.append((session, owner, talk + reply(answer)))
@@ -132,11 +135,14 @@ class World:
         return f"run{self.runs}"
 
     def borrow(self) -> None:
-        again = self.ledger.lease(
-            self.run, self.step + 1, 4, minimum=1, now=self.clock.now, timeout_s=8.0, min_version=self.step - 40
-        )
+        with self.ledger.transaction():
+            self.ledger.drop_stale(self.run, self.step + 1, MOST_BEHIND, self.clock.now)
+            again = self.ledger.lease(self.run, self.step + 1, 4, minimum=1, now=self.clock.now, timeout_s=8.0)
         if again is not None and self.lease is not None and self.clock.now <= self.lease.deadline:
             assert again.lease_id == self.lease.lease_id
+        if again is not None:
+            oldest = [min(span.version for span in lent.turn.spans) for lent in again.turns]
+            assert all(self.step - self.made_by[version] <= MOST_BEHIND for version in oldest)
         self.lease = again
 
     def take_step(self) -> None:
@@ -156,6 +162,8 @@ class World:
             self.restart_trainer()  # died between the step and its report
         else:
             assert self.ledger.applied(lease.lease_id, self.run, {"loss": 1.0})
+        if self.random.random() < 0.8:
+            self.publish()
         self.maybe_checkpoint(0.4)
 
     def drop_one(self) -> None:
@@ -190,8 +198,19 @@ class World:
             assert not self.ledger.checkpointed(stale, 10**6)
             with pytest.raises(FencedRun):
                 self.ledger.lease(stale, 10**6, 1, now=0.0, timeout_s=1.0)
+            with pytest.raises(FencedRun):
+                self.ledger.drop_stale(stale, 10**6, 0, 0.0)
             if lease is not None:
                 assert not self.ledger.confirm(lease.lease_id, stale, 0.0)
+        self.publish()
+
+    def publish(self) -> None:
+        number = self.ledger.next_version()
+        self.ledger.commit_version(
+            PolicyVersion(version=number, step=self.step, snapshot="s", digest="d", published_at=self.clock.now)
+        )
+        # An answer may go on under the version after the one that it began with.
+        self.version, self.made_by[number], self.made_by[number + 1] = number, self.step, self.step
 
     # The machine.
 
@@ -277,4 +296,5 @@ def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_p
     assert world.crashes > 5 and world.runs > 10, "the walk went where it was meant to go"
     revived = {state for outcome, state in world.outcomes if outcome is FeedbackOutcome.TAKEN}
     assert revived >= {TurnState.AWAITING_NEXT, TurnState.QUEUED, TurnState.DROPPED}
+    assert counts.dropped[DropReason.STALE] > 0
     assert world.late_evidence > 0

@@ -52,5 +52,9 @@ def test_the_loss_is_the_clipped_objective_times_the_truncated_weight_plus_kl_mi
 
 
 def test_what_was_not_computed_is_not_claimed() -> None:
-    assert set(method(kl_coef=0.1).loss(loss_inputs(ref=False)).metrics) == {"clip_fraction", "tis_clip_fraction"}
+    assert set(method(kl_coef=0.1).loss(loss_inputs(ref=False)).metrics) == {
+        "clip_fraction",
+        "tis_clip_fraction",
+        "tis_weight",
+    }
     assert "kl" not in method(kl_coef=0.0).loss(loss_inputs(ref=True)).metrics

@@ -123,6 +123,22 @@ def test_a_turn_with_a_reward_or_a_teacher_alone_contributes_exactly_that_term(
     np.testing.assert_allclose(silenced.gradients[0], other.gradients[0], rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", builtin_names())
+def test_every_term_on_sampled_tokens_is_weighed_by_who_sampled_them_and_no_other_is(name: str) -> None:
+    settings = {**BASE, "kl_coef": 0.0, "baseline": "none", "group_size": 1}
+    samples, now, old, _ = mixed_batch(make(name, **settings))
+    stale = [replace(sample, behaviour_logps=sample.behaviour_logps - 0.4) for sample in samples]
+
+    def moved(**weights: float) -> float:
+        method = make(name, **settings, **weights)
+        return largest_difference(run_loss(method, samples, now, old), run_loss(method, stale, now, old))
+
+    # Where a token would have to have been sampled by somebody else, the gradient says so.
+    assert (moved() > 1e-3) is (name != "opd_topk")
+    if name in TOP_K:
+        assert moved(w_rl=0.0) == 0.0, "a distribution was not sampled by anybody"
+
+
 @pytest.mark.parametrize("name", ["combine", "combine_topk"])
 @pytest.mark.parametrize("objective", ["difference_clip", "tail_kl"])
 def test_a_turn_without_a_teacher_next_to_a_taught_one_is_not_taught_by_zeros(name: str, objective: str) -> None:

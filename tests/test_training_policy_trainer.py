@@ -101,6 +101,7 @@ def test_metrics_say_what_the_batch_was(folder: Path) -> None:
         "kl",
         "clip_fraction",
         "tis_clip_fraction",
+        "tis_weight",
         "grad_norm",
         "reward_mean",
         "rewarded",

@@ -56,7 +56,8 @@ class Coordinator(CheckpointCalls):
         self._queue_grew = asyncio.Event()
         self._admission = Admission(deployment)
         self._desk = JudgingDesk(self._db, method, calls, deployment.judge, self._queue_grew.set)
-        self._leases = LeaseDesk(self._db, self._desk, deployment.trainer.training, self._queue_grew)
+        training = deployment.trainer.training
+        self._leases = LeaseDesk(self._db, self._desk, training, self._queue_grew, self._members.busy)
         self._health = HealthWatch(
             self._db, calls.vitals, deployment.guards.alarms, state / "guards.json", self._freeze
         )
@@ -91,6 +92,7 @@ class Coordinator(CheckpointCalls):
 
     async def arrive(self, arrival: Arrival) -> None:
         """A request has come in: its new messages may be the evidence for an earlier turn."""
+        self._leases.note_request()
         linked = await self._db.run(lambda ledger: ledger.arrive(arrival))
         if linked.to_judge is not None:
             self._desk.take(linked.to_judge)
@@ -179,7 +181,7 @@ class Coordinator(CheckpointCalls):
 
     async def applied(self, lease_id: str, run_id: str, stats: Mapping[str, Any]) -> bool:
         self._trainer = {**self._trainer, "last_metrics": dict(stats)}
-        return await self._db.run(lambda ledger: ledger.applied(lease_id, run_id, stats))
+        return await self._leases.applied(lease_id, run_id, stats)
 
     async def end_training(self) -> None:
         self._leases.end_training()
@@ -224,7 +226,6 @@ class Coordinator(CheckpointCalls):
 
     async def snapshots_in_use(self) -> list[str]:
         """Snapshots that must stay on disk: what serves, the newest good ones, the start."""
-
         teacher = self._deployment.judge.teacher.version
         numbers = {0, teacher} if isinstance(teacher, int) else {0}
 
@@ -265,12 +266,12 @@ class Coordinator(CheckpointCalls):
     # -- looking ------------------------------------------------------------------------------------
 
     async def status(self) -> dict[str, Any]:
-        document = await self._db.run(lambda ledger: status_document(self._deployment.name, ledger))
+        document = await self._db.run(lambda ledger: status_document(self._deployment, ledger))
         replicas = self._members.describe()
         return document | {
             "replicas": replicas,
             **self._journals.figures(replicas),
-            "trainer": self._trainer,
+            "trainer": {**self._trainer, "waits": await self._leases.waits()},
             "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
         }

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clawrl.guards.alarms import Alarm
+from clawrl.ledger.staleness import REWOUND_AT
 from clawrl.ledger.store import Ledger
 from clawrl.messages import PolicyVersion
 
@@ -41,7 +42,7 @@ def rewound(ledger: Ledger, run_id: str, version: int) -> None:
     """The trainer of this run has gone back to ``version`` and written its checkpoint."""
     pending = pending_rewind(ledger)
     if pending is not None and pending.version == version and ledger.is_current(run_id):
-        ledger.annotate_version(version, {**pending.stats, _REWOUND: True})
+        ledger.annotate_version(version, {**pending.stats, _REWOUND: True, REWOUND_AT: ledger.taken_step()})
 
 
 def restored_from(ledger: Ledger, rewound_to: int) -> None:

@@ -48,6 +48,10 @@ def counts(db: Database) -> Counts:
     return Counts(recorded=recorded, by_state=dict(by_state), dropped=dict(reasons))
 
 
+def queued(db: Database, until: float) -> int:
+    return int(db.scalar("SELECT count(*) FROM turns WHERE state = 'queued' AND state_at <= ?", until))
+
+
 def active_sessions(db: Database) -> int:
     """Sessions in which a turn awaits its evidence."""
     return int(

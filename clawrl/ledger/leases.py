@@ -1,8 +1,10 @@
 """Lending judged turns to the trainer, one lease for one optimizer step.
 
-The oldest turns are lent first, but the queued answers of one group to one request go together, at the
-place of the oldest of them: a limit may cut one group, the last one, and nothing else does. While another
-answer of the group may still come to the queue, they wait for it, up to ``GROUP_WAIT_S``.
+The turns whose answer began first are lent first, not those that came to the queue first: where more comes than
+can be trained, some will grow too old, and that must not be the long answers because they take longer to write. But
+the queued answers of one group to one request go together, at the place of the oldest of them: a limit may cut one
+group, the last one, and only where the batch would be too small without it; nothing else does. While another answer
+of the group may still come to the queue, they wait for it, up to ``GROUP_WAIT_S``.
 
 A lease is on disk, with its step and deadline, before anybody sees it. Its life: ``open`` (expires),
 ``confirmed`` (the fence right before the optimizer step; does not expire), ``applied``; or ``closed``
@@ -17,7 +19,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from clawrl.ledger import judgements, turns
+from clawrl.ledger import judgements, staleness, turns
 from clawrl.ledger.codec import pack_stats
 from clawrl.ledger.database import Database
 from clawrl.ledger.judgements import paused
@@ -37,11 +39,9 @@ class StepTaken(ValueError):
 
 
 def lease(
-    db: Database, run_id: str, step: int, limit: int, minimum: int, now: float, timeout_s: float, min_version: int
+    db: Database, run_id: str, step: int, limit: int, minimum: int, now: float, timeout_s: float
 ) -> LeasedTurns | None:
-    run = current_run(db)
-    if run is None or run["run_id"] != run_id:
-        raise FencedRun(f"run {run_id} is not the current one: it must report what it restored first")
+    run = _demand_current(db, run_id)
     if not 1 <= minimum <= limit:
         raise ValueError(f"a lease of at least {minimum} and at most {limit} turns")
     expire(db, now)
@@ -58,8 +58,7 @@ def lease(
         _set_status(db, live["lease_id"], "closed")
     if step <= run["taken_step"]:
         raise StepTaken(f"run {run_id} asks for step {step}, but step {run['taken_step']} is behind it")
-    _drop_stale(db, min_version)
-    chosen = _oldest(db, limit, now)
+    chosen = _oldest(db, limit, minimum, now)
     if len(chosen) < minimum:
         return None
     lease_id = uuid.uuid4().hex
@@ -75,6 +74,25 @@ def lease(
     given = _find(db, lease_id)
     assert given is not None
     return _leased(db, given)
+
+
+def drop_stale(db: Database, run_id: str, step: int, most_behind: int, now: float) -> int:
+    """What is too old for ``step`` leaves the queue, also what an expired lease gives back to it now."""
+    _demand_current(db, run_id)
+    expire(db, now)
+    return staleness.drop_stale(db, step, most_behind)
+
+
+def lent_step(db: Database) -> int | None:
+    """The step for which the current run holds a lease, if it does."""
+    run = current_run(db)
+    if run is None:
+        return None
+    step: int | None = db.scalar(
+        "SELECT step FROM leases WHERE run_id = ? AND status IN ('open', 'confirmed') ORDER BY step DESC LIMIT 1",
+        run["run_id"],
+    )
+    return step
 
 
 def confirm(db: Database, lease_id: str, run_id: str, now: float) -> bool:
@@ -153,7 +171,7 @@ def drop_leased(db: Database, lease_id: str, turn_id: TurnId, reason: DropReason
     return True
 
 
-def _oldest(db: Database, limit: int, now: float) -> list[TurnId]:
+def _oldest(db: Database, limit: int, minimum: int, now: float) -> list[TurnId]:
     """Up to ``limit`` queued turns, oldest first; the siblings of a group stand where their oldest stands.
 
     A group is ready when none of its answers is undecided, or when one has waited in the queue for long enough.
@@ -161,17 +179,19 @@ def _oldest(db: Database, limit: int, now: float) -> list[TurnId]:
     sibling = "SELECT 1 FROM turns s WHERE s.owner = q.owner AND s.group_id = q.group_id"
     sibling += " AND s.messages_hash = q.messages_hash"
     ready = db.rows(
-        "SELECT turn_id, owner, group_id, messages_hash FROM turns q INDEXED BY turns_queued"
+        "SELECT turn_id, owner, group_id, messages_hash FROM turns q INDEXED BY turns_queued_oldest"
         " WHERE state = 'queued' AND (group_id IS NULL"
         f" OR NOT EXISTS ({sibling} AND s.state IN ('awaiting_next', 'judging', 'judged'))"
-        f" OR EXISTS ({sibling} AND s.state = 'queued' AND s.state_at <= ?)) ORDER BY seq LIMIT ?",
+        f" OR EXISTS ({sibling} AND s.state = 'queued' AND s.state_at <= ?))"
+        " ORDER BY oldest_version, started_at, seq LIMIT ?",
         now - GROUP_WAIT_S,
         limit,
     )
-    chosen: dict[TurnId, None] = {}
-    # A sibling only ever moves forward, so that nothing beyond the first ``limit`` can come by itself.
+    # The place at which the turn's group begins. A sibling only ever moves forward, so that nothing beyond the first
+    # ``limit`` can come by itself.
+    chosen: dict[TurnId, int] = {}
     for row in ready:
-        chosen[row["turn_id"]] = None
+        place = chosen.setdefault(row["turn_id"], len(chosen))
         if row["group_id"] is not None:
             siblings = db.rows(
                 "SELECT turn_id FROM turns WHERE state = 'queued' AND owner = ? AND group_id = ? AND messages_hash = ?"
@@ -179,17 +199,21 @@ def _oldest(db: Database, limit: int, now: float) -> list[TurnId]:
                 row["owner"],
                 row["group_id"],
                 row["messages_hash"],
-                limit,
+                limit + 1,
             )
-            chosen |= {sibling["turn_id"]: None for sibling in siblings}
-    return list(chosen)[:limit]
+            for member in siblings:
+                chosen.setdefault(member["turn_id"], place)
+    turn_ids = list(chosen)
+    if len(turn_ids) > limit and (whole := chosen[turn_ids[limit]]) >= minimum:
+        return turn_ids[:whole]
+    return turn_ids[:limit]
 
 
-def _drop_stale(db: Database, min_version: int) -> None:
-    for row in db.rows(
-        "SELECT turn_id, oldest_version FROM turns WHERE state = 'queued' AND oldest_version < ?", min_version
-    ):
-        move(db, row["turn_id"], dropped(DropReason.STALE), f"version {row['oldest_version']} < {min_version}")
+def _demand_current(db: Database, run_id: str) -> sqlite3.Row:
+    run = current_run(db)
+    if run is None or run["run_id"] != run_id:
+        raise FencedRun(f"run {run_id} is not the current one: it must report what it restored first")
+    return run
 
 
 def _find(db: Database, lease_id: str) -> sqlite3.Row | None:

@@ -87,7 +87,6 @@ CREATE INDEX turns_queued_group ON turns (owner, group_id, messages_hash, seq)
     WHERE state = 'queued' AND group_id IS NOT NULL;
 CREATE INDEX turns_undecided_group ON turns (owner, group_id, messages_hash)
     WHERE state IN ('awaiting_next', 'judging', 'judged') AND group_id IS NOT NULL;
-CREATE INDEX turns_queued_version ON turns (oldest_version) WHERE state = 'queued';
 CREATE INDEX turns_leased ON turns (lease_id, seq) WHERE state = 'leased';
 CREATE INDEX turns_applied ON turns (step) WHERE state = 'applied';
 CREATE INDEX turns_held ON turns (step) WHERE step IS NOT NULL;
@@ -234,5 +233,6 @@ CREATE TABLE pruned (
 ADDED = """
 CREATE TABLE IF NOT EXISTS identity (only INTEGER PRIMARY KEY CHECK (only = 1), ledger_id TEXT NOT NULL);
 INSERT OR IGNORE INTO identity (only, ledger_id) VALUES (1, lower(hex(randomblob(16))));
+CREATE INDEX IF NOT EXISTS turns_queued_oldest ON turns (oldest_version, started_at, seq) WHERE state = 'queued';
 """
 """What ledgers of this format may lack; releases that do not know it are not disturbed by it."""

@@ -29,6 +29,7 @@ from clawrl.ledger import (
     moves,
     restore,
     runs,
+    staleness,
     turns,
     upkeep,
     versions,
@@ -167,6 +168,26 @@ class Ledger:
 
     # Leases, steps and checkpoints.
 
+    def drop_stale(self, run_id: str, step: int, most_behind: int, now: float) -> int:
+        """Drops queued turns that lag more than ``most_behind`` batches behind ``step``; returns how many.
+
+        Asked in one transaction with `lease`. Raises `FencedRun` for a run that is not the current one.
+        """
+        with self.transaction():
+            return leases.drop_stale(self._db, run_id, step, most_behind, now)
+
+    def behind(self, lease_id: str) -> list[int]:
+        """For each turn that a lease holds: how many batches changed the weights since its oldest token."""
+        return staleness.behind_of_lease(self._db, lease_id)
+
+    def queued(self, until: float) -> int:
+        """How many turns are in the queue since ``until`` or longer."""
+        return counts.queued(self._db, until)
+
+    def lent_step(self) -> int | None:
+        """The step that the current run is taking, or has the turns for."""
+        return leases.lent_step(self._db)
+
     def lease(
         self,
         run_id: str,
@@ -175,7 +196,6 @@ class Ledger:
         *,
         now: float,
         timeout_s: float,
-        min_version: int = 0,
         minimum: int | None = None,
     ) -> LeasedTurns | None:
         """Lends the oldest queued turns, whole groups, ``minimum`` (by default ``limit``) or more; else ``None``.
@@ -185,7 +205,7 @@ class Ledger:
         """
         with self.transaction():
             at_least = limit if minimum is None else minimum
-            return leases.lease(self._db, run_id, step, limit, at_least, now, timeout_s, min_version)
+            return leases.lease(self._db, run_id, step, limit, at_least, now, timeout_s)
 
     def confirm(self, lease_id: str, run_id: str, now: float) -> bool:
         """The fence: take the optimizer step only if this is true."""
@@ -225,6 +245,11 @@ class Ledger:
         self._db.sync()
         run = runs.current_run(self._db)
         return run is not None and run["run_id"] == run_id and step <= run["taken_step"]
+
+    def taken_step(self) -> int:
+        """The newest step that the current run has taken or restored."""
+        run = runs.current_run(self._db)
+        return 0 if run is None else int(run["taken_step"])
 
     def checkpointed(self, run_id: str, step: int) -> bool:
         with self.transaction():

@@ -32,14 +32,22 @@ class PolicyLossConfig(LossConfig):
 def policy_gradient(
     inputs: LossInputs, advantage_BT: Tensor, config: PolicyLossConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO-clipped loss of the sampled tokens, weighted by truncated importance sampling -> ``(loss_BT, shares)``."""
+    """PPO-clipped loss of the sampled tokens, weighted by truncated importance sampling -> ``(loss_BT, shares)``.
+
+    The one place where a sampled token enters a loss as a choice of the engine's, and so the one that is weighted: from
+    the policy that sampled it (an older version, or the engine's rounding) to the policy before this update.
+    """
     from clawrl.loss import clipped_policy_loss, truncated_importance_weight
 
     policy_BT, clipped_BT = clipped_policy_loss(
         inputs.logp_BT, inputs.old_logp_BT, advantage_BT, config.eps_clip, config.eps_clip_high
     )
     weight_BT, truncated_BT = truncated_importance_weight(inputs.old_logp_BT, inputs.behaviour_logp_BT, config.tis_clip)
-    return weight_BT * policy_BT, {"clip_fraction": clipped_BT, "tis_clip_fraction": truncated_BT}
+    return weight_BT * policy_BT, {
+        "clip_fraction": clipped_BT,
+        "tis_clip_fraction": truncated_BT,
+        "tis_weight": weight_BT,
+    }
 
 
 def finish(inputs: LossInputs, loss_BT: Tensor, shares: Mapping[str, Tensor], config: LossConfig) -> LossOutput:

@@ -1,10 +1,12 @@
 """How the policy is trained."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from clawrl.strict import StrictConfig
+from clawrl.training.schedule import FullSchedule, Schedule, smallest_batch
+from clawrl.training.staleness import StalenessConfig, most_behind
 
 
 class LoraConfig(StrictConfig):
@@ -31,7 +33,8 @@ class TrainingConfig(StrictConfig):
     activation_checkpointing: bool = Field(False, description="compute each layer twice rather than keep its insides")
     offload_optimizer: bool = Field(False, description="keep float32 weights and Adam's moments in host memory")
     max_sample_tokens: int = Field(2048, gt=0, description="longer turns are dropped as too_long, never cut")
-    max_staleness: int = Field(8, ge=0, description="versions a sample may lag; older ones are dropped as stale")
+    staleness: StalenessConfig = StalenessConfig()
+    schedule: Schedule = FullSchedule()
     lora: LoraConfig | None = Field(None, description="train low-rank adapters; without it all weights are trained")
     learning_rate: float = Field(2e-5, gt=0.0)
     betas: tuple[float, float] = (0.9, 0.98)
@@ -53,3 +56,25 @@ class TrainingConfig(StrictConfig):
     @property
     def world_size(self) -> int:
         return self.tp_size * self.fsdp_size
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_what_took_the_place_of_an_older_key(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "max_staleness" in given:
+            raise ValueError(
+                "max_staleness is now staleness.max_steps and counts optimizer steps instead of versions (a version is "
+                "updates_per_batch steps); write `staleness: {max_steps: 2}` for 2 of them"
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _some_batch_can_be_trained(self) -> "TrainingConfig":
+        if most_behind(self.staleness.max_steps, self.updates_per_batch) < 0:
+            raise ValueError(
+                f"staleness.max_steps {self.staleness.max_steps} lets no turn train: the last of updates_per_batch "
+                f"{self.updates_per_batch} passes lags {self.updates_per_batch - 1} steps by itself; raise max_steps"
+            )
+        least = smallest_batch(self.schedule, self.batch_size)
+        if least > self.batch_size:
+            raise ValueError(f"schedule.minimum {least} is more than batch_size {self.batch_size}; lower it")
+        return self

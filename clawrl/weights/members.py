@@ -168,5 +168,10 @@ class Members:
         member = self._members.get(replica)
         return int(member.stats.get("ranks", 1)) if member else 1
 
+    def busy(self) -> bool:
+        """Whether any replica is writing an answer, or has a request waiting, as far as its last poll tells."""
+        stats = [self._members[replica].stats for replica in self.alive()]
+        return any(one.get("running") or one.get("waiting") for one in stats)
+
     def describe(self) -> list[dict[str, Any]]:
         return [{"replica": r, "version": self._members[r].version, **self._members[r].stats} for r in self.alive()]

@@ -100,9 +100,10 @@ def _status() -> Json:
         "paused": boolean(),
         "pause_reason": maybe(text()),
         "turns": record({}, description="How many there are in each state."),
+        "staleness": record({}, description="How many optimizer steps the trained samples lagged, and the limits."),
         "versions": array(record({}), "The newest first."),
         "replicas": {"description": "The replicas that serve the policy."},
-        "trainer": {"description": "What the trainer is doing."},
+        "trainer": {"description": "What the trainer is doing, and what it waits for."},
         "guards": {"description": "What the alarms say."},
     }
     return record(fields, tuple(fields))
