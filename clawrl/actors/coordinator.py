@@ -86,11 +86,12 @@ class Coordinator:
 
     # -- turns --------------------------------------------------------------------------------------
 
-    async def arrive(self, arrival: Arrival) -> None:
-        """A request has come in: its new messages may be the evidence for an earlier turn."""
+    async def arrive(self, arrival: Arrival) -> int:
+        """A request has come in: its new messages may be the evidence for an earlier turn. Returns the floor."""
         linked = await self._db.run(lambda ledger: ledger.arrive(arrival))
         if linked.to_judge is not None:
             self._desk.take(linked.to_judge)
+        return self._members.floor()
 
     async def record(self, turn: Turn) -> str:
         """Store a served turn; returns its session once it is on disk."""
@@ -258,15 +259,14 @@ class Coordinator:
         self._members.leave(replica)
 
     async def _help_late_replicas(self) -> None:
-        current = await self.current_version()
-        if current is not None:
-            await self._publishing.catch_up(current)
+        await self._publishing.catch_up(await self.current_version())
 
     # -- looking ------------------------------------------------------------------------------------
 
     async def status(self) -> dict[str, Any]:
         document = await self._db.run(lambda ledger: status_document(self._deployment.name, ledger))
         return document | {
+            "floor": self._members.floor(),
             "replicas": self._members.describe(),
             "unrecorded": sum(self._unrecorded.values()),
             "trainer": self._trainer,

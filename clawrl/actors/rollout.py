@@ -2,7 +2,8 @@
 
 In: a `GenerationTask`. Out: the pieces of `Answering`. The finish piece waits until the turn is on the coordinator's
 disk, for at most ``ack_timeout_s``; past that the turn is counted as unrecorded and the client gets its answer all the
-same. A new or restarted replica loads the current version before Serve sends it anything.
+same. A new or restarted replica loads the current version before Serve sends it anything, and no request is answered by
+a version below the floor that came with it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from ray.serve.handle import DeploymentHandle
 
 from clawrl.actors.answering import Answering
 from clawrl.actors.calls import Coordinator
+from clawrl.actors.draining import is_draining
 from clawrl.actors.generation import GenerationTask, Refused
 from clawrl.actors.recording import Recorder
 from clawrl.actors.replica_control import ReplicaControl
+from clawrl.actors.snapshot_reader import HeadReader
 from clawrl.config import Deployment
 from clawrl.engine.choose import make_engine
 from clawrl.judging.teacher import Teacher
@@ -30,6 +33,7 @@ from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.serving.pieces import Piece
 from clawrl.serving.template import ChatRenderer
+from clawrl.weights.fetch import Library
 
 _JOIN_TIMEOUT_S = 120.0
 
@@ -57,6 +61,7 @@ class Rollout:
             answer_format=deployment.policy.answer_format,
             replica=replica,
             waiting=lambda: self._engine.load.waiting,
+            may_rise=lambda: not is_draining(),
         )
         self._teacher = Teacher(
             self._engine,
@@ -65,7 +70,12 @@ class Rollout:
             label=deployment.judge.teacher.label,
             name="policy:current",
         )
-        self._control = ReplicaControl(replica, self._engine, coordinator, self.stats)
+        library = Library(
+            HeadReader(), deployment.state_path / "copies", replica, access=deployment.publish.snapshot_access
+        )
+        self._control = ReplicaControl(
+            replica, self._engine, coordinator, self.stats, library=library, draining=is_draining
+        )
         await self._control.join(timeout_s=_JOIN_TIMEOUT_S)
 
     async def __del__(self) -> None:
