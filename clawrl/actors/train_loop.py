@@ -30,6 +30,7 @@ from transformers import PreTrainedModel
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
 from clawrl.actors.lease_desk import EndOfTraining, Order, Rewind
+from clawrl.actors.shared_folder import check_state_folder
 from clawrl.config import Deployment
 from clawrl.messages import Lease, PolicyVersion, WeightManifest
 from clawrl.methods.custom_loss import with_loss
@@ -52,7 +53,9 @@ _LONGEST_REST_S = 60.0
 
 def train_loop(settings: dict[str, Any]) -> None:
     """The function that Ray Train runs on each rank."""
-    TrainingRun(Deployment.model_validate(settings["deployment"])).run()
+    deployment = Deployment.model_validate(settings["deployment"])
+    check_state_folder(deployment, Coordinator(deployment.name))
+    TrainingRun(deployment).run()
 
 
 class TrainingRun:
