@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import Any
 
 import psutil
+import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
@@ -45,6 +46,7 @@ class Rollout:
         replica = serve.get_replica_context().replica_id.unique_id
         coordinator = Coordinator(deployment.name)
         self._process = psutil.Process()
+        self._node = ray.get_runtime_context().get_node_id()
         folder = await asyncio.to_thread(resolve, deployment.policy.model)
         self._engine = make_engine(
             folder, deployment.policy.engine, updates=True, decide_within_s=deployment.publish.longest_s
@@ -102,6 +104,7 @@ class Rollout:
             "waiting": self._engine.load.waiting,
             "unrecorded": self._recorder.unrecorded,
             "pid": os.getpid(),
+            "node": self._node,
             "memory_mb": round(self._process.memory_info().rss / 2**20),
         }
 
