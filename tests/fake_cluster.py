@@ -87,9 +87,10 @@ def ray_start(live: Live, command: Sequence[str], environment: Mapping[str, str]
 
 
 def serve_environment() -> dict[str, str]:
-    """Serve looks at the load every half second instead of every ten, and gives a busy machine time to start."""
+    """Serve looks at the load every half second instead of every ten, and a busy machine has time to start."""
     names = ("HANDLE", "REPLICA")
     return {f"RAY_SERVE_{name}_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5" for name in names} | {
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     }

@@ -16,7 +16,7 @@ from tests.traffic import Traffic
 from tests.trained_once import nothing_is_trained_twice
 from tests.two_nodes import TwoNodes, can_hide
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_new_head_with_the_old_disk_goes_on_where_the_old_one_was(nodes: TwoNo
     assert live.node_of_replicas() == {"serving"}
     with Traffic(live, users=3, pause_s=0.1) as before:
         live.wait_for(
-            lambda s: s["version"] >= 4 and s["turns"]["by_state"].get("trained", 0) > 0, timeout_s=300, what="steps"
+            lambda s: s["version"] >= 4 and s["turns"]["by_state"].get("trained", 0) > 0, timeout_s=600, what="steps"
         )
         live.lose_the_head()
     with live.ledger() as ledger:
@@ -60,7 +60,7 @@ def test_a_new_head_with_the_old_disk_goes_on_where_the_old_one_was(nodes: TwoNo
     assert live.node_of_replicas() == {"serving"}
     assert live.copies() != [], "the snapshot came over the network: its node sees no disk of the head's"
     with Traffic(live, users=3, pause_s=0.1) as after:
-        live.wait_for(lambda s: s["version"] >= last.version + 4, timeout_s=300, what="more versions")
+        live.wait_for(lambda s: s["version"] >= last.version + 4, timeout_s=600, what="more versions")
     assert after.failures == []
     assert min(answer.version for answer in after.answers) >= last.version
     with live.ledger() as ledger:
