@@ -51,6 +51,7 @@ class FakeCluster(Live):
             '--resources={"training": 1}',
             "--object-store-memory=150000000",
             "--include-dashboard=false",
+            f"--dashboard-port={free_port()}",
             f"--dashboard-agent-listen-port={free_port()}",
             f"--ray-client-server-port={free_port()}",
             "--min-worker-port=0",

@@ -45,6 +45,7 @@ class TwoNodes(Live):
         self._env["RAY_ADDRESS"] = f"127.0.0.1:{port}"
         self.home.mkdir(parents=True, exist_ok=True)
         head = ["--head", f"--port={port}", "--num-cpus=2", '--resources={"training": 1}', "--include-dashboard=false"]
+        head.append(f"--dashboard-port={free_port()}")
         self._node("head", [*head, f"--ray-client-server-port={free_port()}"])
         self._node("serving", [f"--address=127.0.0.1:{port}", "--num-cpus=1", '--resources={"serving": 1}'])
         super().start(timeout_s)
