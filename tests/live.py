@@ -218,7 +218,6 @@ class Live:
 
     def processes(self) -> list[psutil.Process]:
         """Every process of this deployment, found by its private Ray folder or as a descendant."""
-        assert self.process is not None
         found = {}
         for process in psutil.process_iter(["pid", "environ"]):
             environ = process.info["environ"] or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -307,3 +307,31 @@ def test_counting_takes_prompts_of_any_length() -> None:
         desk.close()
 
     _run(test)
+
+
+def test_a_replica_below_the_floor_answers_when_it_has_caught_up() -> None:
+    async def run() -> None:
+        engine = Engine(version=3)
+        task = replace(_task(), floor=4)
+        asked = asyncio.create_task(_all(_answering(engine, Recorder()), task))
+        await asyncio.sleep(0.1)
+        assert engine.asked == []
+        engine.version = 4
+        pieces = await asyncio.wait_for(asked, 2)
+        assert isinstance(pieces[-1], FinishPiece)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("may_rise", [True, False])
+def test_a_replica_that_stays_below_the_floor_leaves_the_request_to_another(may_rise: bool) -> None:
+    async def run() -> None:
+        engine, recorder = Engine(version=3), Recorder()
+        answering = _answering(engine, recorder, hold_timeout_s=0.1 if may_rise else 60.0)
+        answering._may_rise = lambda: may_rise
+        async with asyncio.timeout(2):
+            with pytest.raises(EngineError, match="holds version 3, and the request wants 4 or newer"):
+                await _all(answering, replace(_task(), floor=4))
+        assert engine.asked == [] and recorder.answered == recorder.unawaited == [], "the turn is the other one's"
+
+    asyncio.run(run())

@@ -21,7 +21,7 @@ from clawrl.messages import (
     WeightKind,
     WeightManifest,
 )
-from clawrl.weights.members import CatchUp, Outcome
+from clawrl.weights.members import Admit, CatchUp, Outcome
 from clawrl.weights.transaction import PublishFailed
 from tests.office import (
     Office,
@@ -237,7 +237,7 @@ def test_a_paused_ledger_lends_nothing_until_it_is_resumed(tmp_path: Path) -> No
     asyncio.run(run())
 
 
-def test_a_published_version_is_current_and_a_late_replica_is_told_to_catch_up(tmp_path: Path) -> None:
+def test_a_published_version_is_current_and_a_late_replica_catches_up_before_it_may_serve(tmp_path: Path) -> None:
     async def run() -> None:
         coordinator = Office(tmp_path).open()
         await coordinator.restored("run", 0)
@@ -251,7 +251,13 @@ def test_a_published_version_is_current_and_a_late_replica_is_told_to_catch_up(t
         order = await coordinator.poll("late", 0, {"running": 0, "unrecorded": 3}, 3.0)
         assert order is not None and isinstance(order.command, CatchUp) and order.command.version.version == number
         await coordinator.report("late", order.number, number, Outcome(ok=True))
-        assert await coordinator.poll("late", number, {"unrecorded": 3}, 0.7) is None
+        assert (await coordinator.status())["floor"] == 0, "it does not count before it serves"
+        order = await coordinator.poll("late", number, {"unrecorded": 3}, 3.0)
+        assert order is not None and isinstance(order.command, Admit)
+        await coordinator.report("late", order.number, number, Outcome(ok=True))
+        assert await coordinator.poll("late", number, {"unrecorded": 3, "serving": True}, 0.7) is None
+        asked = turn("t", [Message(role="user", content="hello")], "hi").arrival
+        assert await coordinator.arrive(asked) == number, "from now on nothing older answers"
         status = await coordinator.status()
         assert status["version"] == number and status["unrecorded"] == 3
         assert status["versions"][0]["stats"]["committed"] == 0

@@ -20,8 +20,17 @@ from tests.live import REPOSITORY
 pytestmark = pytest.mark.timeout(60)
 FOLDER = REPOSITORY / "deployments"
 KUBERAY = FOLDER / "kuberay" / "rayservice.yaml"
-FILES = sorted(file for file in FOLDER.rglob("*.yaml"))
-GPUS = {"laptop": 0, "laptop-sglang": 0, "openclaw": 8, "openclaw-lora": 4, "openclaw-2node": 16, "rayservice": 8}
+CLUSTERS = sorted(FOLDER / "cluster" / f"{name}.yaml" for name in ("cluster", "fake"))
+FILES = sorted(file for file in FOLDER.rglob("*.yaml") if file not in CLUSTERS)
+GPUS = {
+    "laptop": 0,
+    "laptop-sglang": 0,
+    "autoscaled": 0,
+    "openclaw": 8,
+    "openclaw-lora": 4,
+    "openclaw-2node": 16,
+    "rayservice": 8,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +65,7 @@ each = pytest.mark.parametrize("serve_file", FILES, ids=lambda file: file.stem, 
 
 
 def test_every_file_is_expected_here() -> None:
-    assert {file.stem for file in FILES} <= GPUS.keys() and len(FILES) == 6
+    assert {file.stem for file in FILES} <= GPUS.keys() and len(FILES) == 7
 
 
 @each
@@ -133,7 +142,8 @@ def test_the_rayservice_offers_the_gpus_that_its_deployment_needs() -> None:
     assert sum(count * int(limit["cpu"]) for count, limit in limits) >= sum(
         need.most * need.cpus for need in report.needs
     )
-    assert cluster["headGroupSpec"]["rayStartParams"]["num-gpus"] == "0"
+    head = cluster["headGroupSpec"]["rayStartParams"]
+    assert (head["num-cpus"], head["num-gpus"]) == ("0", "0"), "what is on the head asks for nothing"
     # Two clusters at once would be two trainers.
     assert service["spec"]["upgradeStrategy"]["type"] == "None"
     assert cluster["authOptions"]["mode"] == "token"

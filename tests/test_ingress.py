@@ -121,6 +121,26 @@ def test_an_answer_names_its_request_and_its_turn_and_the_turn_was_announced(hou
     run(test)
 
 
+def test_a_request_carries_the_floor_that_the_ones_before_it_heard_of(house: Callable[..., House]) -> None:
+    async def story() -> None:
+        floors: list[int] = []
+
+        async def noted(task: GenerationTask) -> AsyncIterator[Piece | Refused]:
+            floors.append(task.floor)
+            async for piece in says(task):
+                yield piece
+
+        open_house = house(noted)
+        for floor in (5, 7, 6):
+            open_house.coordinator.floor = floor
+            await open_house.ask()
+            await asyncio.sleep(0)
+        await open_house.ask()
+        assert floors == [0, 5, 7, 7], "it never falls"
+
+    run(story)
+
+
 def test_a_stream_that_is_held_gets_empty_deltas_until_it_goes_on(house: Callable[..., House]) -> None:
     async def test() -> None:
         heard = await events(await house(slow, heartbeat_s=0.1).ask(stream=True))

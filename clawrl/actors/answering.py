@@ -9,6 +9,7 @@ recorded as aborted. A request that was refused before a token was sampled has n
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -32,6 +33,8 @@ from clawrl.serving.pieces import Piece
 from clawrl.serving.tool_text import knows_tools
 from clawrl.serving.trainability import is_empty
 
+_LOOK_S = 0.02
+
 
 class Generating(Protocol):
     """The part of an engine that answers."""
@@ -49,7 +52,10 @@ class Recording(Protocol):
 
 
 class Answering:
-    """``answer_format`` is a name or `AUTO`; ``waiting`` counts the requests that no slot was free for yet."""
+    """``answer_format`` is a name or `AUTO`; ``waiting`` counts the requests that no slot was free for yet.
+
+    ``may_rise``: whether the engine will still get newer versions.
+    """
 
     def __init__(
         self,
@@ -62,6 +68,7 @@ class Answering:
         answer_format: str,
         replica: str,
         waiting: Callable[[], int],
+        may_rise: Callable[[], bool] = lambda: True,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -69,6 +76,7 @@ class Answering:
         self._recorder = recorder
         self._replica = replica
         self._waiting = waiting
+        self._may_rise = may_rise
         self._desk = PromptDesk(tokenizer, context_length)
         template = str(tokenizer.chat_template)
         self._format = format_for(template, answer_format)
@@ -99,6 +107,7 @@ class Answering:
         if self._is_full():
             yield Refused(error=errors.overloaded())
             return
+        await self._reach(task.floor)
         sampling = self._desk.fit(task.sampling, len(prompt.ids))
         transcript = Transcript(
             replace(task, sampling=sampling),
@@ -149,6 +158,14 @@ class Answering:
             yield Refused(error=errors.empty_answer())
         else:
             yield transcript.finish(turn)
+
+    async def _reach(self, floor: int) -> None:
+        """A replica that missed a version catches up; one that will not leaves the request to another."""
+        deadline = time.monotonic() + self._config.hold_timeout_s
+        while (held := self._engine.version) < floor:
+            if time.monotonic() >= deadline or not self._may_rise():
+                raise EngineError(f"this replica holds version {held}, and the request wants {floor} or newer")
+            await asyncio.sleep(_LOOK_S)
 
     async def _first(self, chunks: AsyncGenerator[TokenChunk, None], task: GenerationTask) -> TokenChunk | Refused:
         try:

@@ -90,12 +90,13 @@ class Coordinator(CheckpointCalls):
 
     # -- turns --------------------------------------------------------------------------------------
 
-    async def arrive(self, arrival: Arrival) -> None:
-        """A request has come in: its new messages may be the evidence for an earlier turn."""
+    async def arrive(self, arrival: Arrival) -> int:
+        """A request has come in: its new messages may be the evidence for an earlier turn. Returns the floor."""
         self._leases.note_request()
         linked = await self._db.run(lambda ledger: ledger.arrive(arrival))
         if linked.to_judge is not None:
             self._desk.take(linked.to_judge)
+        return self._members.floor()
 
     async def record(self, turn: Turn) -> str:
         """Store a served turn; returns its session once it is on disk."""
@@ -259,9 +260,7 @@ class Coordinator(CheckpointCalls):
         self._members.leave(replica)
 
     async def _help_late_replicas(self) -> None:
-        current = await self.current_version()
-        if current is not None:
-            await self._publishing.catch_up(current)
+        await self._publishing.catch_up(await self.current_version())
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -269,6 +268,7 @@ class Coordinator(CheckpointCalls):
         document = await self._db.run(lambda ledger: status_document(self._deployment, ledger))
         replicas = self._members.describe()
         return document | {
+            "floor": self._members.floor(),
             "replicas": replicas,
             **self._journals.figures(replicas),
             "trainer": {**self._trainer, "waits": await self._leases.waits()},

@@ -15,6 +15,7 @@ from clawrl.serving.sessions import make_arrival
 class GenerationTask:
     """One response to generate and to record. The replica renders the prompt of ``arrival`` and clamps ``sampling``.
 
+    ``floor`` is the oldest version that may begin it: every replica in service has had it when the request came.
     ``overridden``: the operator's sampling replaced the client's. ``streamed``: the client gets the answer while it is
     written, so that nothing of it can be taken back. ``schema_field``: see `ModelRequest`.
     """
@@ -26,14 +27,15 @@ class GenerationTask:
     overridden: bool
     streamed: bool
     schema_field: str | None = None
+    floor: int = 0
 
 
-def tasks_for(wanted: ModelRequest, owner: str, now: float) -> list[GenerationTask]:
+def tasks_for(wanted: ModelRequest, owner: str, now: float, floor: int = 0) -> list[GenerationTask]:
     """One for each answer that is wanted, each a turn of its own."""
-    return [_task(wanted, owner, now) for _ in range(wanted.answers)]
+    return [_task(wanted, owner, now, floor) for _ in range(wanted.answers)]
 
 
-def _task(wanted: ModelRequest, owner: str, now: float) -> GenerationTask:
+def _task(wanted: ModelRequest, owner: str, now: float, floor: int) -> GenerationTask:
     arrival = make_arrival(
         turn_id=TurnId(uuid.uuid4().hex),
         messages=wanted.messages,
@@ -53,6 +55,7 @@ def _task(wanted: ModelRequest, owner: str, now: float) -> GenerationTask:
         overridden=bool(wanted.overridden),
         streamed=wanted.stream,
         schema_field=wanted.schema_field,
+        floor=floor,
     )
 
 

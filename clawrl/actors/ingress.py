@@ -71,6 +71,7 @@ class Ingress:
         self._context_length = deployment.policy.engine.context_length
         self._created = int(time.time())
         self._background = Background()
+        self._floor = 0
 
     # -- answers, in three dialects -----------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Ingress:
 
     async def _answer(self, asked: Asked, identity: Identity) -> Response:
         wanted, now = asked.request, time.time()
-        tasks = tasks_for(wanted, identity.owner, now)
+        tasks = tasks_for(wanted, identity.owner, now, self._floor)
         for task in tasks:
             self._background.start(self._announce(task))
         affinity = affinity_key(wanted.facts.session, identity.owner, wanted.messages)
@@ -154,7 +155,8 @@ class Ingress:
 
     async def _announce(self, task: GenerationTask) -> None:
         try:
-            await self._coordinator.ask("arrive", task.arrival, timeout_s=_ARRIVE_TIMEOUT_S)
+            floor = await self._coordinator.ask("arrive", task.arrival, timeout_s=_ARRIVE_TIMEOUT_S)
+            self._floor = max(self._floor, floor)
         except CoordinatorAway as away:
             # The turn's record carries the arrival too, so that its evidence comes late rather than never.
             log.error("turn %s could not be announced: %s", task.arrival.turn_id, away)

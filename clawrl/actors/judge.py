@@ -8,11 +8,14 @@ only where it is another model and somebody needs it.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import uuid
 from pathlib import Path
 
 from transformers import AutoTokenizer
 
 from clawrl.actors.calls import Coordinator
+from clawrl.actors.snapshot_reader import HeadReader
 from clawrl.config import Deployment
 from clawrl.engine.catch_up import catch_up
 from clawrl.engine.choose import make_engine
@@ -36,12 +39,19 @@ from clawrl.methods.base import JudgementNeed
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.serving.template import ChatRenderer
+from clawrl.weights.fetch import Library, SnapshotUnreachable
 
 
 class Judge:
     async def __init__(self, deployment: Deployment) -> None:  # type: ignore[misc]  # Serve awaits it
         self._deployment = deployment
         self._engines: list[Engine] = []
+        self._library = Library(
+            HeadReader(),
+            deployment.state_path / "copies",
+            f"judge-{uuid.uuid4().hex}",
+            access=deployment.publish.snapshot_access,
+        )
         self._method = build_method(deployment.trainer.method)
         self._policy_folder = await asyncio.to_thread(resolve, deployment.policy.model)
         folder = await asyncio.to_thread(resolve, deployment.judge_model)
@@ -80,6 +90,7 @@ class Judge:
     async def __del__(self) -> None:
         for engine in self._engines:
             await engine.stop()
+        self._library.close()
 
     # -- start --------------------------------------------------------------------------------------
 
@@ -136,13 +147,17 @@ class Judge:
     async def _published(self, number: int) -> Engine:
         coordinator = Coordinator(self._deployment.name)
         version: PolicyVersion | None = await coordinator.ask("version", number, timeout_s=120.0)
-        if version is None or not Path(version.snapshot).exists():
+        if version is None:
+            raise TeacherError(f"judge.teacher.version {number} was never published; use 0, current, or one that was")
+        try:
+            folder = await self._library.local(Path(version.snapshot), number, held=number)
+        except SnapshotUnreachable as error:
             kept = sorted(int(f.name[1:7]) for f in (self._deployment.state_path / "snapshots").glob("v*"))
             raise TeacherError(
-                f"judge.teacher.version {number} has no snapshot on disk; use 0, current, or one of {kept}"
-            )
+                f"judge.teacher.version {number} has no snapshot on disk ({error}); use 0, current, or one of {kept}"
+            ) from error
         engine = await self._start(self._policy_folder, updates=True)
-        await catch_up(engine, version)
+        await catch_up(engine, dataclasses.replace(version, snapshot=str(folder)))
         return engine
 
 

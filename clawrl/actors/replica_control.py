@@ -1,13 +1,19 @@
 """A replica's ear to the coordinator: it polls for commands about weights and carries them out, one at a time.
 
-Runs beside generation and takes no slot. When the coordinator is away nothing can be published, so the
-replica serves on with what it has and keeps asking. A replica that cannot catch up to the current version
+Runs beside generation and takes no slot. Before it serves, a replica loads the current version, becomes a member and
+waits for its admission: between the two, publishes count it already. When the coordinator is away nothing can be
+published, so the replica serves on with what it has and keeps asking. One that cannot catch up to the current version
 reports itself unhealthy, so that Serve replaces it.
+
+A replica that Serve drains says goodbye at once: publishes do not wait for it, it takes no new version, and its
+requests end under the one that it holds. What it was receiving it receives to the end, for the sake of the others, and
+drops it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,58 +24,107 @@ from clawrl.engine.catch_up import catch_up
 from clawrl.engine.errors import EngineError
 from clawrl.engine.protocol import Engine
 from clawrl.messages import PolicyVersion
-from clawrl.weights.members import Abort, CatchUp, Command, Commit, Outcome, Prepare, Receive
+from clawrl.weights.fetch import Library
+from clawrl.weights.members import Abort, Admit, CatchUp, Command, Commit, Order, Outcome, Prepare, Receive
+from clawrl.weights.sources import OnDisk
 
 log = logging.getLogger(__name__)
 _POLL_S = 5.0
 _TRIES = 3
+_LOOK_S = 0.25
+_GOODBYE_S = 5.0
 
 
 class ReplicaControl:
-    """``stats`` is asked at every poll and shown in the status."""
+    """``stats`` is asked at every poll and shown in the status; ``draining``: Serve is taking the replica away."""
 
     def __init__(
-        self, replica: str, engine: Engine, coordinator: Coordinator, stats: Callable[[], Mapping[str, Any]]
+        self,
+        replica: str,
+        engine: Engine,
+        coordinator: Coordinator,
+        stats: Callable[[], Mapping[str, Any]],
+        *,
+        library: Library,
+        draining: Callable[[], bool],
     ) -> None:
         self._replica = replica
         self._engine = engine
         self._coordinator = coordinator
         self._stats = stats
+        self._library = library
+        self._draining = draining
         self._failures = 0
+        self._preparing = engine.version
+        self._admitted = asyncio.Event()
+        self._leaving = False
+        # Held while a command is carried out.
+        self._hands = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     async def join(self, *, timeout_s: float) -> None:
-        """Load the current version, again if it changed meanwhile, then start listening. Before this, serve nothing."""
-        while True:
-            current: PolicyVersion | None = await self._coordinator.ask("current_version", timeout_s=timeout_s)
-            if current is None or current.version == self._engine.version:
-                break
-            await catch_up(self._engine, current)
-        self._task = asyncio.get_running_loop().create_task(self._listen())
+        """Load the current version, become a member, wait for the word. Before that, serve nothing."""
+        current: PolicyVersion | None = await self._coordinator.ask("current_version", timeout_s=timeout_s)
+        if current is not None and current.version != self._engine.version:
+            await self._catch_up(current)
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._listen())
+        word = loop.create_task(self._admitted.wait())
+        await asyncio.wait({self._task, word}, return_when=asyncio.FIRST_COMPLETED)
+        word.cancel()
+        self.check()
+        self._watch = loop.create_task(self._watch_for_the_end())
 
     async def leave(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
         try:
-            await self._coordinator.ask("leave", self._replica, timeout_s=2.0)
-        except CoordinatorAway:
-            log.info("the coordinator is away; it will forget this replica by itself")
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._withdraw()
+                async with self._hands:
+                    pass
+        except TimeoutError:
+            log.warning("left in the middle of a command")
+        for task in (self._watch, self._task):
+            if task is not None:
+                task.cancel()
+        self._library.close()
 
     def check(self) -> None:
         if self._failures >= _TRIES:
             raise EngineError(f"could not catch up to the current version {self._failures} times in a row")
-        if self._task is not None and self._task.done():
+        if self._task is not None and self._task.done() and not self._leaving:
             raise EngineError("the control loop ended")
 
+    async def _watch_for_the_end(self) -> None:
+        while not self._draining():
+            await asyncio.sleep(_LOOK_S)
+        log.info("draining with version %d", self._engine.version)
+        await self._withdraw()
+
+    async def _withdraw(self) -> None:
+        """Take part in nothing any more. What was received and not committed is dropped."""
+        if self._leaving:
+            return
+        self._leaving = True
+        try:
+            await self._coordinator.ask("leave", self._replica, timeout_s=2.0)
+        except CoordinatorAway:
+            log.info("the coordinator is away; it will forget this replica by itself")
+        async with self._hands:
+            await self._engine.abort()
+
     async def _listen(self) -> None:
-        while True:
+        while not self._leaving:
             try:
-                order = await self._coordinator.ask(
+                order: Order | None = await self._coordinator.ask(
                     "poll", self._replica, self._engine.version, self._figures(), _POLL_S, timeout_s=3 * _POLL_S
                 )
                 if order is None:
                     continue
-                outcome = await self._carry_out(order.command)
+                async with self._hands:
+                    if self._leaving:
+                        return
+                    outcome = await self._carry_out(order.command)
                 await self._coordinator.ask(
                     "report", self._replica, order.number, self._engine.version, outcome, timeout_s=_POLL_S
                 )
@@ -81,7 +136,8 @@ class ReplicaControl:
                 await asyncio.sleep(1.0)
 
     def _figures(self) -> dict[str, Any]:
-        return {**self._stats(), **self._engine.stats(), "ranks": self._engine.capabilities.ranks}
+        ranks, serving = self._engine.capabilities.ranks, self._admitted.is_set()
+        return {**self._stats(), **self._engine.stats(), "ranks": ranks, "serving": serving}
 
     async def _carry_out(self, command: Command) -> Outcome:
         """Errors are answers here: the coordinator decides what a failure means."""
@@ -97,7 +153,14 @@ class ReplicaControl:
     async def _do(self, command: Command) -> dict[str, Any]:
         match command:
             case Prepare(manifest=manifest, snapshot=snapshot):
-                await self._engine.prepare(manifest, Path(snapshot))
+                folder = Path(snapshot)
+                if self._engine.capabilities.reads_snapshots:
+                    folder = await self._local(snapshot, manifest.version)
+                self._preparing = manifest.version
+                await self._engine.prepare(manifest, folder)
+            case Receive(source=OnDisk(folder=snapshot)):
+                folder = await self._local(snapshot, self._preparing)
+                await self._engine.receive(OnDisk(folder=str(folder)))
             case Receive(source=source):
                 await self._engine.receive(source)
             case Commit(version=version):
@@ -105,8 +168,17 @@ class ReplicaControl:
                 return {"hold_ms": 1000 * report.hold_s, "carried": report.requests_carried}
             case Abort():
                 await self._engine.abort()
-            case CatchUp(version=version):
-                if version.version != self._engine.version:
-                    await catch_up(self._engine, version)
+            case CatchUp(version=current):
+                if current.version != self._engine.version:
+                    await self._catch_up(current)
                 self._failures = 0
+            case Admit():
+                self._admitted.set()
         return {}
+
+    async def _catch_up(self, version: PolicyVersion) -> None:
+        folder = await self._local(version.snapshot, version.version)
+        await catch_up(self._engine, dataclasses.replace(version, snapshot=str(folder)))
+
+    async def _local(self, snapshot: str, version: int) -> Path:
+        return await self._library.local(Path(snapshot), version, held=self._engine.version)

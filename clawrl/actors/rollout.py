@@ -3,7 +3,7 @@
 In: a `GenerationTask`. Out: the pieces of `Answering`. The finish piece waits until the turn is on the coordinator's
 disk, for at most ``ack_timeout_s``; past that the turn goes to the journal on this machine's disk, from where it is
 handed in when the coordinator is back. A new or restarted replica loads the current version before Serve sends it
-anything.
+anything, and no request is answered by a version below the floor that came with it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from contextlib import aclosing
 from typing import Any
 
 import psutil
+import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from clawrl.actors.answering import Answering
 from clawrl.actors.calls import Coordinator
+from clawrl.actors.draining import is_draining
 from clawrl.actors.generation import GenerationTask, Refused
 from clawrl.actors.recording import Recorder
 from clawrl.actors.replica_control import ReplicaControl
+from clawrl.actors.snapshot_reader import HeadReader
 from clawrl.config import Deployment
 from clawrl.engine.choose import make_engine
 from clawrl.judging.teacher import Teacher
@@ -33,6 +36,7 @@ from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.serving.pieces import Piece
 from clawrl.serving.template import ChatRenderer
+from clawrl.weights.fetch import Library
 
 _JOIN_TIMEOUT_S = 120.0
 
@@ -44,6 +48,7 @@ class Rollout:
         replica = serve.get_replica_context().replica_id.unique_id
         coordinator = Coordinator(deployment.name)
         self._process = psutil.Process()
+        self._node = ray.get_runtime_context().get_node_id()
         folder = await asyncio.to_thread(resolve, deployment.policy.model)
         self._engine = make_engine(
             folder,
@@ -70,6 +75,7 @@ class Rollout:
             answer_format=deployment.policy.answer_format,
             replica=replica,
             waiting=lambda: self._engine.load.waiting,
+            may_rise=lambda: not is_draining(),
         )
         self._teacher = Teacher(
             self._engine,
@@ -78,7 +84,12 @@ class Rollout:
             label=deployment.judge.teacher.label,
             name="policy:current",
         )
-        self._control = ReplicaControl(replica, self._engine, coordinator, self.stats)
+        library = Library(
+            HeadReader(), deployment.state_path / "copies", replica, access=deployment.publish.snapshot_access
+        )
+        self._control = ReplicaControl(
+            replica, self._engine, coordinator, self.stats, library=library, draining=is_draining
+        )
         await self._control.join(timeout_s=_JOIN_TIMEOUT_S)
 
     async def __del__(self) -> None:
@@ -106,6 +117,7 @@ class Rollout:
             "unrecorded": self._recorder.unrecorded,
             "journaled": self._recorder.journaled,
             "pid": os.getpid(),
+            "node": self._node,
             "memory_mb": round(self._process.memory_info().rss / 2**20),
         }
 

@@ -31,6 +31,7 @@ from transformers import PreTrainedModel
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
 from clawrl.actors.lease_desk import EndOfTraining, Order, Rewind
+from clawrl.actors.shared_folder import check_state_folder
 from clawrl.config import Deployment
 from clawrl.messages import Lease, PolicyVersion, WeightKind, WeightManifest
 from clawrl.methods.custom_loss import with_loss
@@ -62,10 +63,12 @@ class Asking(Protocol):
 def train_loop(settings: dict[str, Any]) -> None:
     """The function that Ray Train runs on each rank."""
     deployment = Deployment.model_validate(settings["deployment"])
+    coordinator = Coordinator(deployment.name)
+    check_state_folder(deployment, coordinator)
     context, earlier = ray.train.get_context(), ray.train.get_checkpoint()
     TrainingRun(
         deployment,
-        Coordinator(deployment.name),
+        coordinator,
         Ranks(context.get_world_rank(), context.get_world_size()),
         ray.train.torch.get_device(),
         earlier=None if earlier is None else Path(earlier.path),

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from clawrl.check.clashes import OPEN_HOSTS, Claims, Listener, StateClaim
 from clawrl.check.interpreters import look_at_interpreters
+from clawrl.check.scaling import scaling_notes
 
 if TYPE_CHECKING:
     from clawrl.config import Deployment
@@ -79,6 +80,7 @@ def check_file(file: Path) -> CheckReport:
             seen = look_at_interpreters(deployment)
             problems += [f"{path}.args.{line}" for line in seen.problems]
             notes += [f"{path}.args.{line}" for line in (*deployment.sizes().notes, *seen.notes)]
+            notes += scaling_notes(path, application.get("deployments") or (), deployment)
         problems += _exposure_problems(document, path, application)
     if not needs and not problems:
         problems.append(f"applications: none is ours; one needs an import_path that starts with {_OURS!r}")

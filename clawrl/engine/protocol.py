@@ -33,7 +33,7 @@ class CommitForm(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """``ranks`` is how many members of a broadcast the engine is."""
+    """``ranks`` is how many members of a broadcast the engine is; ``reads_snapshots``: `Engine.prepare` reads them."""
 
     commit_form: CommitForm
     weight_kinds: frozenset[WeightKind]
@@ -41,6 +41,7 @@ class Capabilities:
     max_running_requests: int
     scores: bool
     ranks: int = 1
+    reads_snapshots: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,6 +99,7 @@ class SglangEngine:
             max_running_requests=config.max_running_requests,
             scores=True,
             ranks=config.tp_size,
+            reads_snapshots=True,
         )
 
     @property

@@ -3,8 +3,7 @@
 `hold` makes the folder, locks ``holder.json`` in it and writes down who holds it; whoever comes second gets a
 `FolderInUse` that names both. The lock is the kernel's: it ends with `Hold.release` or with the process, however
 that ends, so nothing has to be cleaned up after a crash. The file stays behind and means nothing without the lock.
-`holder` only looks: who holds the folder now, or ``None``. It makes nothing and never keeps anybody out for longer
-than the patience of `hold`.
+`holder` and `last_holder` only look: they make nothing and keep nobody out for longer than the patience of `hold`.
 """
 
 from __future__ import annotations
@@ -87,6 +86,15 @@ def holder(folder: Path) -> Holder | None:
             # Locked, but not yet written down.
             time.sleep(_PAUSE_S)
     return Holder(name="unknown", pid=0, host="unknown", since=time.time())
+
+
+def last_holder(folder: Path) -> Holder | None:
+    """Whom ``holder.json`` names, living or not: two machines that read the same there see the same folder."""
+    try:
+        with (folder / _FILE).open("rb", buffering=0) as file:
+            return _read(file)
+    except OSError:
+        return None
 
 
 def _lock(file: IO[bytes], kind: int) -> bool:

@@ -22,7 +22,9 @@ class Resources(StrictConfig):
     accelerator_type: str | None = None
     gpu_memory_gib: float | None = Field(None, gt=0.0, description="of one GPU; goes before what its type says")
     custom: dict[str, float] = Field(
-        default_factory=dict, description="of the names that nodes were given with `ray start --resources`"
+        default_factory=dict,
+        description="of the names that nodes were given with `ray start --resources`; what autoscales names other ones "
+        "than the trainer, or its replicas may take the trainer's place",
     )
 
     @model_validator(mode="after")

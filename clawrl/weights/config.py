@@ -9,9 +9,14 @@ from clawrl.strict import StrictConfig
 
 
 class PublishConfig(StrictConfig):
-    """``gloo`` and ``nccl`` broadcast from the trainer; with ``disk`` each replica reads the version's snapshot."""
+    """``gloo`` and ``nccl`` broadcast from the trainer; with ``disk`` each replica reads the version's snapshot.
+
+    ``snapshot_access``: a replica reads snapshots in the state folder where its machine sees that, else they are copied
+    from the head node through Ray; with ``network`` always.
+    """
 
     transport: Literal["gloo", "nccl", "disk"] = "gloo"
+    snapshot_access: Literal["auto", "network"] = "auto"
     bucket_mb: float = Field(64.0, gt=0.0)
     adapters: Literal["auto", "alone", "merged"] = Field(
         "auto",

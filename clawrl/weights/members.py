@@ -4,6 +4,9 @@ Replicas speak first: each keeps one `poll` open and gets its next command as th
 comes back through `report`. So a command never queues behind generation, a replica that died simply
 stops asking, and after a restart of the coordinator the polls themselves rebuild this table.
 
+A replica is in service from its `Admit` on and says so in each poll. The `floor` is the newest version such that none
+in service holds an older one; it never falls.
+
 Plain asyncio, one event loop. A command is answered once or times out; a late report is ignored.
 """
 
@@ -50,7 +53,12 @@ class CatchUp:
     version: PolicyVersion
 
 
-Command = Prepare | Receive | Commit | Abort | CatchUp
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """The replica holds the current version and is in every publish from now on: it may serve."""
+
+
+Command = Prepare | Receive | Commit | Abort | CatchUp | Admit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +83,7 @@ class _Member:
     stats: Mapping[str, Any]
     inbox: asyncio.Queue[Order] = field(default_factory=asyncio.Queue)
     executing: int | None = None
+    serving: bool = False
     calls: set[int] = field(default_factory=set)
 
 
@@ -87,6 +96,7 @@ class Members:
         self._numbers = itertools.count(int(time.time() * 1000))
         self._expires_s = expires_s
         self._clock = clock
+        self._floor = 0
 
     async def poll(self, replica: str, version: int, stats: Mapping[str, Any], *, timeout_s: float) -> Order | None:
         """The next command for ``replica``, or ``None`` when there is none within ``timeout_s``."""
@@ -94,6 +104,7 @@ class Members:
         if member is None:
             member = self._members[replica] = _Member(version=version, seen_at=self._clock(), stats=stats)
         member.version, member.seen_at, member.stats = version, self._clock(), stats
+        member.serving = member.serving or bool(stats.get("serving"))
         # Who asks for work has none, whatever became of the last order.
         member.executing = None
         try:
@@ -115,6 +126,25 @@ class Members:
         waiting = self._waiting.pop(number, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(outcome)
+
+    def admitted(self, replica: str) -> None:
+        """From here on the floor counts it, since from here on it answers."""
+        if (member := self._members.get(replica)) is not None:
+            member.serving = True
+
+    def joining(self, version: int | None) -> list[str]:
+        """Replicas that hold ``version`` (any, if there is none yet), are not in service and do nothing else now."""
+        found = ((replica, self._members[replica]) for replica in self.alive())
+        return [
+            replica
+            for replica, member in found
+            if not (member.serving or member.calls or member.executing) and version in (None, member.version)
+        ]
+
+    def floor(self) -> int:
+        held = [self._members[r].version for r in self.alive() if self._members[r].serving]
+        self._floor = max(self._floor, min(held, default=0))
+        return self._floor
 
     async def call(self, replica: str, command: Command, *, timeout_s: float) -> Outcome:
         """Send a command and wait for its outcome. A replica that does not answer in time counts as failed."""

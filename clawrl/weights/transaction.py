@@ -8,6 +8,10 @@ commit catches up from the snapshot. A coordinator that restarts between the two
 an undecided publish is simply gone and its trainer is told so.
 
 Publishes are one at a time; a new ``begin`` aborts an open one (its trainer died).
+
+A replica that comes is admitted, and serves, once it holds the current version and no publish is under way without it:
+admitted between the two it would serve an old version as soon as that one is decided. One that says goodbye, because it
+drains, is neither waited for nor counted; its requests end under the version that it holds.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
 from clawrl.tasks import spawn
 from clawrl.weights.config import PublishConfig
-from clawrl.weights.members import Abort, CatchUp, Commit, Members, Outcome, Prepare, Receive
+from clawrl.weights.members import Abort, Admit, CatchUp, Commit, Members, Outcome, Prepare, Receive
 from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous, WeightSource
 
 log = logging.getLogger(__name__)
@@ -43,7 +47,7 @@ class _Open:
     snapshot: str
     replicas: list[str]
     began_at: float
-    receiving: list[asyncio.Task[Outcome]] = field(default_factory=list)
+    receiving: dict[str, asyncio.Task[Outcome]] = field(default_factory=dict)
     received_at: float = 0.0
     finishing: bool = False
 
@@ -58,12 +62,15 @@ class Publishing:
         self._config = config
         self._decide = decide
         self._open: _Open | None = None
-        self._committing = False
+        self._committing: _Open | None = None
+        self._decided = 0
+        # Replicas that were told to catch up, or that they may serve, and have not answered yet.
         self._catching_up: set[str] = set()
+        self._admitting: set[str] = set()
 
     @property
     def busy(self) -> bool:
-        return self._open is not None or self._committing
+        return self._open is not None or self._committing is not None
 
     async def begin(self, manifest: WeightManifest, step: int, snapshot: str, host: str, port: int) -> Rendezvous:
         """Start publishing. The answer says under which name and with how many the sender meets."""
@@ -75,11 +82,11 @@ class Publishing:
             manifest=manifest,
             step=step,
             snapshot=snapshot,
-            replicas=[],
+            replicas=self._members.alive(),
             began_at=time.time(),
         )
         offer = Prepare(manifest=manifest, snapshot=snapshot)
-        answers = await self._ask_all(self._members.alive(), offer, self._config.prepare_timeout_s)
+        answers = await self._ask_all(current.replicas, offer, self._config.prepare_timeout_s)
         if self._open is not current:
             raise PublishFailed("a newer publish began")
         refused = [outcome.detail for outcome in answers.values() if not outcome.ok]
@@ -96,8 +103,8 @@ class Publishing:
                 "publish of version %d goes on without %d replicas: %s", manifest.version, len(refused), refused
             )
         meeting, sources = self._sources(current, host, port)
-        current.receiving = [
-            asyncio.create_task(
+        current.receiving = {
+            replica: asyncio.create_task(
                 self._members.call(
                     replica,
                     Receive(source=source),
@@ -105,7 +112,7 @@ class Publishing:
                 )
             )
             for replica, source in zip(current.replicas, sources, strict=True)
-        ]
+        }
         return meeting
 
     def _sources(self, current: _Open, host: str, port: int) -> tuple[Rendezvous, list[WeightSource]]:
@@ -134,7 +141,7 @@ class Publishing:
         """Decide and commit. Raises `PublishFailed` when there were replicas and none got everything."""
         current = self._current(publish_id)
         current.finishing = True
-        votes = await asyncio.gather(*current.receiving)
+        votes = await asyncio.gather(*current.receiving.values())
         failed = [vote.detail for vote in votes if not vote.ok]
         for replica, vote in zip(current.replicas, votes, strict=True):
             if not vote.ok:
@@ -148,11 +155,11 @@ class Publishing:
             current.replicas = [r for r, vote in zip(current.replicas, votes, strict=True) if vote.ok]
         # A publish that was aborted while its votes came in must not be decided.
         current = self._current(publish_id)
-        self._committing, self._open = True, None
+        self._committing, self._open = current, None
         try:
             return await self._commit(current)
         finally:
-            self._committing = False
+            self._committing = None
 
     async def abort(self, publish_id: str, reason: str) -> None:
         """Forget an undecided publish. Unknown ones are forgotten already."""
@@ -161,9 +168,9 @@ class Publishing:
             return
         self._open = None
         log.warning("publish of version %d aborted: %s", current.manifest.version, reason)
-        for task in current.receiving:
+        for task in current.receiving.values():
             task.cancel()
-        await asyncio.gather(*current.receiving, return_exceptions=True)
+        await asyncio.gather(*current.receiving.values(), return_exceptions=True)
         # Not awaited: a replica stuck in a dead transfer answers only after the transfer's own timeout,
         # and its next `prepare` drops whatever it staged anyway.
         for replica in current.replicas:
@@ -174,14 +181,15 @@ class Publishing:
         if self._open is not None:
             await self.abort(self._open.publish_id, reason)
 
-    async def catch_up(self, current: PolicyVersion) -> None:
-        """Send the current version's snapshot to idle replicas that hold another; does nothing mid-publish.
+    async def catch_up(self, current: PolicyVersion | None) -> None:
+        """Admit replicas that hold the current version; between publishes, send its snapshot to idle ones that do not.
 
         Does not wait for them: a slow replica must not keep the others old.
         """
         if self._open is not None and (why := self._is_abandoned(self._open)) is not None:
             await self.abort_open(why)
-        if self.busy:
+        self._admit(current)
+        if self.busy or current is None:
             return
         for replica in self._members.behind(current.version):
             if replica not in self._catching_up:
@@ -194,10 +202,36 @@ class Publishing:
     def _caught_up(self, replica: str, task: asyncio.Task[Outcome]) -> None:
         self._catching_up.discard(replica)
 
+    def _admit(self, current: PolicyVersion | None) -> None:
+        if current is not None and current.version < self._decided:
+            # What the caller read is out of date already.
+            return
+        for replica in self._members.joining(None if current is None else current.version):
+            if replica not in self._admitting and self._is_in(replica):
+                self._admitting.add(replica)
+                self._members.admitted(replica)
+                task = spawn(self._members.call(replica, Admit(), timeout_s=self._config.prepare_timeout_s))
+                task.add_done_callback(functools.partial(self._was_admitted, replica))
+
+    def _was_admitted(self, replica: str, task: asyncio.Task[Outcome]) -> None:
+        self._admitting.discard(replica)
+        if task.cancelled() or not task.result().ok:
+            # It may not have heard: it is told again.
+            self._members.forget(replica)
+
+    def _is_in(self, replica: str) -> bool:
+        """Whether the publish under way, if there is one, will bring this replica the new version."""
+        current = self._open or self._committing
+        if current is None:
+            return True
+        vote = current.receiving.get(replica)
+        failed = vote is not None and vote.done() and (vote.cancelled() or not vote.result().ok)
+        return replica in current.replicas and not failed
+
     def _is_abandoned(self, current: _Open) -> str | None:
         """Why nobody will finish it: no publish whose trainer lives is open for longer. Requests may be held for it."""
         now = time.time()
-        if current.receiving and all(task.done() for task in current.receiving):
+        if current.receiving and all(task.done() for task in current.receiving.values()):
             current.received_at = current.received_at or now
             if not current.finishing and now - current.received_at > _WORD_S:
                 return "every replica has it, and its trainer is silent"
@@ -215,6 +249,7 @@ class Publishing:
             stats={"replicas": len(current.replicas), "transfer_s": round(began - current.began_at, 4)},
         )
         await self._decide(version)
+        self._decided = version.version
         answers = await self._ask_all(current.replicas, Commit(version=version.version), self._config.commit_timeout_s)
         holds = [outcome.stats["hold_ms"] for outcome in answers.values() if outcome.ok]
         stats = {

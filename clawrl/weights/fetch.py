@@ -1,0 +1,150 @@
+"""Snapshots for a machine that does not see the state folder: copied here in chunks, kept while they are needed.
+
+`Library.local` says where a version lies on this machine. Where the folder itself can be read, that is it; elsewhere
+its files come through a `Reader`, are written aside, and appear under their own name when all are there. The name of a
+folder has the version and the digest of its bytes, which every engine checks again: no copy is mistaken for another.
+
+Of the copies only the version that serves and the one that was asked for last stay. Each library has a room of its own,
+locked while its process lives: what a killed one left behind goes when the next one needs room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import IO, Literal, Protocol
+
+Access = Literal["auto", "network"]
+CHUNK_BYTES = 32 * 2**20
+# The next chunk travels while one is being written.
+_AHEAD = 2
+_LOCK = ".lock"
+
+
+class SnapshotUnreachable(RuntimeError):
+    """The files of a snapshot cannot be had, here or from where they were written."""
+
+
+class Reader(Protocol):
+    """Reads files where the snapshots are. Raises `SnapshotUnreachable`."""
+
+    async def sizes(self, folder: str) -> Mapping[str, int]: ...
+
+    def read(self, folder: str, name: str, offset: int, size: int) -> Awaitable[bytes]: ...
+
+
+class Library:
+    """``rooms`` is a folder of this machine's; with ``access`` network the state folder is not even looked for."""
+
+    def __init__(self, reader: Reader, rooms: Path, owner: str, *, access: Access = "auto") -> None:
+        self._reader = reader
+        self._room = rooms / owner
+        self._access = access
+        self._lock: IO[bytes] | None = None
+        self._copies: dict[int, Path] = {}
+        self._busy = asyncio.Lock()
+
+    async def local(self, folder: Path, version: int, *, held: int) -> Path:
+        """Where ``version`` can be read here. ``held`` is the version that serves, whose copy stays, too."""
+        if self._access == "auto" and await asyncio.to_thread(_is_snapshot, folder):
+            return folder
+        async with self._busy:
+            await asyncio.to_thread(self._open_room)
+            copy = self._room / folder.name
+            if not copy.is_dir():
+                await self._fetch(str(folder), copy)
+            self._copies[version] = copy
+            await asyncio.to_thread(self._drop_all_but, {version, held})
+            return copy
+
+    def close(self) -> None:
+        if self._lock is not None:
+            shutil.rmtree(self._room, ignore_errors=True)
+            self._lock.close()
+            self._lock = None
+
+    async def _fetch(self, folder: str, copy: Path) -> None:
+        aside = copy.with_name(f".{copy.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        sizes = await self._reader.sizes(folder)
+        for name, size in sizes.items():
+            await self._fetch_file(folder, aside / name, size)
+        aside.rename(copy)
+
+    async def _fetch_file(self, folder: str, into: Path, size: int) -> None:
+        offsets = list(range(0, size, CHUNK_BYTES))
+        under_way: list[asyncio.Future[bytes]] = []
+        with into.open("wb") as file:
+            try:
+                while offsets or under_way:
+                    while offsets and len(under_way) < _AHEAD:
+                        offset = offsets.pop(0)
+                        read = self._reader.read(folder, into.name, offset, min(CHUNK_BYTES, size - offset))
+                        under_way.append(asyncio.ensure_future(read))
+                    chunk = await under_way.pop(0)
+                    await asyncio.to_thread(file.write, chunk)
+            finally:
+                for task in under_way:
+                    task.cancel()
+        if (found := into.stat().st_size) != size:
+            raise SnapshotUnreachable(f"{folder}/{into.name} came with {found} bytes instead of {size}")
+
+    def _open_room(self) -> None:
+        """Make and lock our room, and take away those whose owners are gone."""
+        if self._lock is not None:
+            return
+        self._room.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self._room)
+        if self._lock is None:
+            raise SnapshotUnreachable(f"{self._room} is in use by another process")
+        for other in self._room.parent.iterdir():
+            if other != self._room and (lock := _locked(other)) is not None:
+                shutil.rmtree(other, ignore_errors=True)
+                lock.close()
+
+    def _drop_all_but(self, versions: set[int]) -> None:
+        kept = {self._copies[version] for version in versions & self._copies.keys()}
+        for version in self._copies.keys() - versions:
+            if (copy := self._copies.pop(version)) not in kept:
+                shutil.rmtree(copy, ignore_errors=True)
+
+
+def sizes_here(folder: str) -> dict[str, int]:
+    """The files of a snapshot on this machine. Raises `SnapshotUnreachable`."""
+    path = Path(folder)
+    if not _is_snapshot(path):
+        raise SnapshotUnreachable(f"{folder} is no snapshot, or was removed because newer ones took its place")
+    return {file.name: file.stat().st_size for file in sorted(path.iterdir()) if file.is_file()}
+
+
+def read_here(folder: str, name: str, offset: int, size: int) -> bytes:
+    try:
+        with (Path(folder) / name).open("rb") as file:
+            return os.pread(file.fileno(), size, offset)
+    except OSError as error:
+        raise SnapshotUnreachable(f"{folder}/{name} cannot be read: {error}") from error
+
+
+def _is_snapshot(folder: Path) -> bool:
+    try:
+        return (folder / "manifest.json").is_file()
+    except OSError:
+        return False
+
+
+def _locked(room: Path) -> IO[bytes] | None:
+    try:
+        file = (room / _LOCK).open("ab")
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file

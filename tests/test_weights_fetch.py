@@ -1,0 +1,126 @@
+"""Snapshots on a machine that does not see the state folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from clawrl.weights import fetch
+from clawrl.weights.fetch import Access, Library, SnapshotUnreachable, read_here, sizes_here
+from clawrl.weights.manifest import build_manifest
+from clawrl.weights.snapshot import read_snapshot, write_snapshot
+
+
+class Reader:
+    """The head node's disk. ``cut`` loses the end of every chunk."""
+
+    def __init__(self, *, cut: int = 0) -> None:
+        self.cut = cut
+        self.reads: list[tuple[str, int, int]] = []
+
+    async def sizes(self, folder: str) -> Mapping[str, int]:
+        return sizes_here(folder)
+
+    async def read(self, folder: str, name: str, offset: int, size: int) -> bytes:
+        self.reads.append((name, offset, size))
+        await asyncio.sleep(0)
+        data = read_here(folder, name, offset, size)
+        return data[: len(data) - self.cut]
+
+
+def _snapshot(root: Path, version: int) -> Path:
+    tensors = {"a": torch.full((37, 11), float(version)), "b": torch.arange(5.0)}
+    return write_snapshot(root, build_manifest(version, tensors, bucket_bytes=64), tensors)
+
+
+def _library(tmp_path: Path, reader: Reader, owner: str = "me", access: Access = "network") -> Library:
+    return Library(reader, tmp_path / "copies", owner, access=access)
+
+
+def _rooms(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "copies").iterdir())
+
+
+def test_a_snapshot_that_is_seen_here_is_read_where_it_is(tmp_path: Path) -> None:
+    folder, reader = _snapshot(tmp_path / "head", 1), Reader()
+    library = _library(tmp_path, reader, access="auto")
+    assert asyncio.run(library.local(folder, 1, held=0)) == folder
+    assert reader.reads == [] and not (tmp_path / "copies").exists()
+
+
+@pytest.mark.parametrize("access", ["auto", "network"])
+def test_a_snapshot_that_is_not_seen_here_is_copied_in_chunks_and_its_digest_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, access: Access
+) -> None:
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", 100)
+    folder, reader = _snapshot(tmp_path / "head", 1), Reader()
+    monkeypatch.setattr(fetch, "_is_snapshot", lambda path: False if access == "auto" else Path(path).is_dir())
+    if access == "auto":
+        monkeypatch.setattr(Reader, "sizes", _sizes_of_any)
+    copy = asyncio.run(_library(tmp_path, reader, access=access).local(folder, 1, held=0))
+    assert copy.parent == tmp_path / "copies" / "me" and copy.name == folder.name
+    manifest, tensors = read_snapshot(copy)
+    assert manifest.version == 1 and torch.equal(tensors["a"], torch.full((37, 11), 1.0))
+    model = [(offset, size) for name, offset, size in reader.reads if name == "model.safetensors"]
+    assert len(model) > 10 and all(size <= 100 for _, size in model)
+
+
+async def _sizes_of_any(self: Reader, folder: str) -> Mapping[str, int]:
+    return {file.name: file.stat().st_size for file in Path(folder).iterdir()}
+
+
+def test_a_copy_is_made_once_and_two_who_ask_at_once_share_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        folder, reader = _snapshot(tmp_path / "head", 1), Reader()
+        library = _library(tmp_path, reader)
+        await asyncio.gather(*(library.local(folder, 1, held=0) for _ in range(3)))
+        assert len({read[0] for read in reader.reads}) == len(reader.reads) == 2
+
+    asyncio.run(run())
+
+
+def test_only_the_version_that_serves_and_the_one_asked_for_last_stay(tmp_path: Path) -> None:
+    async def run() -> None:
+        library = _library(tmp_path, Reader())
+        folders = {version: _snapshot(tmp_path / "head", version) for version in (1, 2, 3, 4)}
+        await library.local(folders[1], 1, held=0)
+        for version in (2, 3, 4):
+            # They fail one after the other: the engine goes on with version 1, and may have to read it again.
+            await library.local(folders[version], version, held=1)
+        kept = {path.name for path in (tmp_path / "copies" / "me").glob("v*")}
+        assert kept == {folders[1].name, folders[4].name}
+        # Old weights under a new number.
+        assert await library.local(folders[1], 5, held=4)
+        assert {p.name for p in (tmp_path / "copies" / "me").glob("v*")} == {folders[1].name, folders[4].name}
+
+    asyncio.run(run())
+
+
+def test_a_copy_that_came_short_is_an_error_and_never_looks_whole(tmp_path: Path) -> None:
+    folder = _snapshot(tmp_path / "head", 1)
+    with pytest.raises(SnapshotUnreachable, match="bytes instead of"):
+        asyncio.run(_library(tmp_path, Reader(cut=1)).local(folder, 1, held=0))
+    assert list((tmp_path / "copies" / "me").glob("v*")) == []
+    assert asyncio.run(_library(tmp_path, Reader(), "other").local(folder, 1, held=0)).is_dir()
+
+
+def test_a_snapshot_that_is_gone_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotUnreachable, match="v000009-abc is no snapshot, or was removed"):
+        asyncio.run(_library(tmp_path, Reader()).local(tmp_path / "v000009-abc", 9, held=0))
+    with pytest.raises(SnapshotUnreachable, match="cannot be read"):
+        read_here(str(tmp_path), "model.safetensors", 0, 1)
+
+
+def test_what_a_killed_process_left_behind_goes_and_a_living_ones_stays(tmp_path: Path) -> None:
+    folder = _snapshot(tmp_path / "head", 1)
+    living = _library(tmp_path, Reader(), "living")
+    asyncio.run(living.local(folder, 1, held=0))
+    (tmp_path / "copies" / "killed" / folder.name).mkdir(parents=True)
+    asyncio.run(_library(tmp_path, Reader(), "next").local(folder, 1, held=0))
+    assert _rooms(tmp_path) == ["living", "next"]
+    living.close()
+    assert _rooms(tmp_path) == ["next"]
