@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from clawrl.messages import AdapterShape, Addition
 from clawrl.weights import fetch
 from clawrl.weights.fetch import Access, Library, SnapshotUnreachable, read_here, sizes_here
 from clawrl.weights.manifest import build_manifest
-from clawrl.weights.snapshot import read_snapshot, write_snapshot
+from clawrl.weights.snapshot import base_of, read_snapshot, read_whole, write_snapshot
 
 
 class Reader:
@@ -38,7 +39,7 @@ def _snapshot(root: Path, version: int) -> Path:
 
 
 def _library(tmp_path: Path, reader: Reader, owner: str = "me", access: Access = "network") -> Library:
-    return Library(reader, tmp_path / "copies", owner, access=access)
+    return Library(reader, tmp_path / "copies", owner, base_of=base_of, access=access)
 
 
 def _rooms(tmp_path: Path) -> list[str]:
@@ -98,6 +99,24 @@ def test_only_the_version_that_serves_and_the_one_asked_for_last_stay(tmp_path: 
         assert {p.name for p in (tmp_path / "copies" / "me").glob("v*")} == {folders[1].name, folders[4].name}
 
     asyncio.run(run())
+
+
+def test_adapters_come_with_the_whole_weights_that_they_are_added_to(tmp_path: Path) -> None:
+    head = tmp_path / "head"
+    whole = {"layer.weight": torch.ones(4, 3)}
+    base = build_manifest(0, whole, bucket_bytes=64)
+    write_snapshot(head, base, whole)
+    shape = AdapterShape(rank=1, alpha=2.0, targets=("layer",))
+    addition = Addition(shape=shape, base_version=0, base_digest=base.digest)
+    library = _library(tmp_path, Reader())
+    for version in (1, 2, 3):
+        alone = {"layer.lora_A.weight": torch.ones(1, 3), "layer.lora_B.weight": torch.full((4, 1), float(version))}
+        folder = write_snapshot(head, build_manifest(version, alone, bucket_bytes=64, addition=addition), alone)
+        copy = asyncio.run(library.local(folder, version, held=version - 1))
+        assert copy != folder
+        assert read_whole(copy)["layer.weight"].tolist() == [[1.0 + 2.0 * version] * 3] * 4
+    names = sorted(path.name[:7] for path in (tmp_path / "copies" / "me").iterdir() if path.is_dir())
+    assert names == ["v000000", "v000002", "v000003"], "the base once, and no adapters of before"
 
 
 def test_a_copy_that_came_short_is_an_error_and_never_looks_whole(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.serving.template import ChatRenderer
 from clawrl.weights.fetch import Library, SnapshotUnreachable
+from clawrl.weights.snapshot import base_of
 
 
 class Judge:
@@ -50,6 +51,7 @@ class Judge:
             HeadReader(),
             deployment.state_path / "copies",
             f"judge-{uuid.uuid4().hex}",
+            base_of=base_of,
             access=deployment.publish.snapshot_access,
         )
         self._method = build_method(deployment.trainer.method)

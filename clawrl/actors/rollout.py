@@ -37,6 +37,7 @@ from clawrl.models import resolve
 from clawrl.serving.pieces import Piece
 from clawrl.serving.template import ChatRenderer
 from clawrl.weights.fetch import Library
+from clawrl.weights.snapshot import base_of
 
 _JOIN_TIMEOUT_S = 120.0
 
@@ -85,7 +86,11 @@ class Rollout:
             name="policy:current",
         )
         library = Library(
-            HeadReader(), deployment.state_path / "copies", replica, access=deployment.publish.snapshot_access
+            HeadReader(),
+            deployment.state_path / "copies",
+            replica,
+            base_of=base_of,
+            access=deployment.publish.snapshot_access,
         )
         self._control = ReplicaControl(
             replica, self._engine, coordinator, self.stats, library=library, draining=is_draining

@@ -4,7 +4,8 @@
 its files come through a `Reader`, are written aside, and appear under their own name when all are there. The name of a
 folder has the version and the digest of its bytes, which every engine checks again: no copy is mistaken for another.
 
-Of the copies only the version that serves and the one that was asked for last stay. Each library has a room of its own,
+Of the copies only the version that serves and the one that was asked for last stay, with the whole weights that they
+are an addition to if they are adapters (``base_of`` says where these lie, beside them). Each library has a room of its own,
 locked while its process lives: what a killed one left behind goes when the next one needs room.
 """
 
@@ -14,7 +15,7 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
@@ -40,12 +41,21 @@ class Reader(Protocol):
 class Library:
     """``rooms`` is a folder of this machine's; with ``access`` network the state folder is not even looked for."""
 
-    def __init__(self, reader: Reader, rooms: Path, owner: str, *, access: Access = "auto") -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        rooms: Path,
+        owner: str,
+        *,
+        base_of: Callable[[Path], Path | None],
+        access: Access = "auto",
+    ) -> None:
         self._reader = reader
         self._room = rooms / owner
+        self._base_of = base_of
         self._access = access
         self._lock: IO[bytes] | None = None
-        self._copies: dict[int, Path] = {}
+        self._copies: dict[int, tuple[Path, ...]] = {}
         self._busy = asyncio.Lock()
 
     async def local(self, folder: Path, version: int, *, held: int) -> Path:
@@ -54,10 +64,10 @@ class Library:
             return folder
         async with self._busy:
             await asyncio.to_thread(self._open_room)
-            copy = self._room / folder.name
-            if not copy.is_dir():
-                await self._fetch(str(folder), copy)
-            self._copies[version] = copy
+            copy = await self._bring(folder)
+            base = self._base_of(copy)
+            also = () if base is None else (await self._bring(folder.parent / base.name),)
+            self._copies[version] = (copy, *also)
             await asyncio.to_thread(self._drop_all_but, {version, held})
             return copy
 
@@ -66,6 +76,12 @@ class Library:
             shutil.rmtree(self._room, ignore_errors=True)
             self._lock.close()
             self._lock = None
+
+    async def _bring(self, folder: Path) -> Path:
+        copy = self._room / folder.name
+        if not copy.is_dir():
+            await self._fetch(str(folder), copy)
+        return copy
 
     async def _fetch(self, folder: str, copy: Path) -> None:
         aside = copy.with_name(f".{copy.name}")
@@ -108,10 +124,11 @@ class Library:
                 lock.close()
 
     def _drop_all_but(self, versions: set[int]) -> None:
-        kept = {self._copies[version] for version in versions & self._copies.keys()}
+        kept = {copy for version in versions & self._copies.keys() for copy in self._copies[version]}
         for version in self._copies.keys() - versions:
-            if (copy := self._copies.pop(version)) not in kept:
-                shutil.rmtree(copy, ignore_errors=True)
+            for copy in self._copies.pop(version):
+                if copy not in kept:
+                    shutil.rmtree(copy, ignore_errors=True)
 
 
 def sizes_here(folder: str) -> dict[str, int]:

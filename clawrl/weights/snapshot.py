@@ -127,13 +127,14 @@ def prune(root: Path, keep: int, *, spare: Collection[Path] = ()) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
     folders = sorted(path for path in root.iterdir() if path.is_dir() and path.name.startswith("v"))
     kept = {*folders[-keep:], *spare}
-    kept |= {base for folder in kept if (base := _base_of(folder)) is not None}
+    kept |= {base for folder in kept if (base := base_of(folder)) is not None}
     for folder in folders:
         if folder not in kept:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _base_of(folder: Path) -> Path | None:
+def base_of(folder: Path) -> Path | None:
+    """`base_folder` of the snapshot in ``folder``; ``None`` also for one that cannot be read."""
     try:
         return base_folder(folder, read_manifest(folder))
     except SnapshotError:
