@@ -36,6 +36,7 @@ from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpoint import load_checkpoint, save_checkpoint
+from clawrl.training.lineage import UNTRAINED, follow
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.weights.broadcast import Sender, TransferError
@@ -72,6 +73,7 @@ class TrainingRun:
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
         # The rollback that these weights have followed; part of the checkpoint.
         self._rewound_to = 0
+        self._lineage = UNTRAINED
         self._restore()
         self._checkpointed_step = self._trainer.step
         self._unpublished = False
@@ -120,6 +122,7 @@ class TrainingRun:
             log.warning("step %d: the lease was void before the step was taken", lease.step)
             return self._trainer.discard()
         result = self._trainer.apply()
+        self._lineage = follow(self._lineage, lease.step, (sample.turn_id for sample in lease.samples))
         stats = {**result.metrics, "train_s": time.monotonic() - began, "changed": result.changed}
         if not self._from_rank_0(lambda: self._ask("applied", lease.lease_id, self._run_id, stats)):
             raise RuntimeError(f"step {lease.step}: another training run has taken over")
@@ -203,6 +206,7 @@ class TrainingRun:
                 raise RuntimeError(f"the checkpoint {checkpoint.path} holds no trainer state")
             self._trainer.load_state_dict(state)
             self._rewound_to = state.get("rewound_to", 0)
+            self._lineage = state.get("lineage", UNTRAINED)
 
     def _report_start(self) -> None:
         """Tell which step was restored; serve what this run holds if something else is being served."""
@@ -236,10 +240,13 @@ class TrainingRun:
         if step == self._checkpointed_step and not again:
             return
         with tempfile.TemporaryDirectory(dir=_scratch(self._deployment, self._rank)) as folder:
-            save_checkpoint(Path(folder), self._trainer.state_dict() | {"rewound_to": self._rewound_to})
+            save_checkpoint(Path(folder), self._state())
             ray.train.report({"step": step}, checkpoint=ray.train.Checkpoint.from_directory(folder))
         self._checkpointed_step = step
         self._from_rank_0(lambda: self._ask("checkpointed", self._run_id, step))
+
+    def _state(self) -> dict[str, Any]:
+        return self._trainer.state_dict() | {"rewound_to": self._rewound_to, "lineage": self._lineage}
 
     # -- talking ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ or this actor is restarted, the same run name resumes from the same storage. Ser
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,9 @@ class TrainerDriver:
         return TorchTrainer(
             train_loop,
             train_loop_config={"deployment": self._deployment.model_dump()},
-            torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+            torch_config=TorchConfig(
+                backend="nccl" if gpus else "gloo", timeout_s=math.ceil(training.collective_timeout_s)
+            ),
             scaling_config=ScalingConfig(
                 num_workers=training.world_size,
                 use_gpu=bool(gpus),
