@@ -36,7 +36,9 @@ def log(turn_id: str, states: Sequence[TurnState]) -> tuple[Transition, ...]:
     )
 
 
-def turn(turn_id: str, states: Sequence[TurnState] = TRAINED, *, step: int | None = None, version: int = 0) -> TurnFacts:
+def turn(
+    turn_id: str, states: Sequence[TurnState] = TRAINED, *, step: int | None = None, version: int = 0
+) -> TurnFacts:
     began = 10.0 * (version + 1)
     return TurnFacts(
         turn_id=turn_id,

@@ -1,6 +1,6 @@
 """Kills parts of a running graph at random under steady traffic, then audits every turn. Exits with 1 on a complaint.
 
-    python -m tests.chaos [--kills 200] [--seed 7] [--within 3600] [--json FILE] [--keep FOLDER]
+python -m tests.chaos [--kills 200] [--seed 7] [--within 3600] [--json FILE] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rich.console import Console
 from tests.chaos.plan import make_plan
 from tests.tiny_model import build_tiny_model
 
-log = logging.getLogger("chaos")
+log = logging.getLogger("tests.chaos")
 
 
 def main() -> int:
     asked = _parse()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout)
+    log.setLevel(logging.INFO)
     # Whoever ends this program ends the graph with it: see `tests.chaos.reaper`.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     log.info("seed %d, %d kills within %.0f s", asked.seed, asked.kills, asked.within)
@@ -48,7 +48,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of the order; default: drawn")
-    parser.add_argument("--within", type=float, default=3600.0, help="seconds; no fault comes later")
+    parser.add_argument("--within", type=float, default=3600.0, help="seconds that the faults may take")
     parser.add_argument("--json", type=Path, help="where the report goes")
     parser.add_argument("--keep", type=Path, help="where logs and ledger of the run are copied to")
     return parser.parse_args()

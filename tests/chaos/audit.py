@@ -6,6 +6,7 @@ that made-up histories can show what they catch.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,12 @@ _NEWS_S = 30.0
 
 
 def audit(
-    history: History, notes: Sequence[RequestNote], deaths: Sequence[DeathNote], *, batch_size: int, floor_grace_s: float
+    history: History,
+    notes: Sequence[RequestNote],
+    deaths: Sequence[DeathNote],
+    *,
+    batch_size: int,
+    floor_grace_s: float,
 ) -> list[str]:
     """Every complaint of every check."""
     return [
@@ -62,7 +68,7 @@ def is_settled(history: History, batch_size: int) -> list[str]:
 
 
 def trains_once_or_drops(history: History) -> list[str]:
-    """Replays each turn's log: legal moves, in the weights of one step at a time, and the log ends where the turn is."""
+    """Replays each turn's log: legal moves, in the weights of one step at a time, ending where the turn is."""
     return [complaint for turn in history.turns for complaint in _life(turn)]
 
 
@@ -124,7 +130,7 @@ def versions_only_grow(history: History) -> list[str]:
     numbers = [version.version for version in history.versions]
     return [
         f"version {later} was published after version {earlier}"
-        for earlier, later in zip(numbers, numbers[1:], strict=False)
+        for earlier, later in itertools.pairwise(numbers)
         if later <= earlier
     ]
 
@@ -196,7 +202,10 @@ def cause_of(note: RequestNote, deaths: Sequence[DeathNote]) -> DeathNote | None
     if note.first_at is None:
         return None
     under_it = [
-        death for death in deaths if death.replicas and note.asked_at - 1.0 <= death.at <= note.ended_at + 1.0
+        death
+        for death in deaths
+        if death.replicas
+        and note.asked_at - 1.0 <= death.at <= note.ended_at + 1.0
         and note.ended_at - death.at <= _NEWS_S
     ]
     return max(under_it, key=lambda death: death.at, default=None)

@@ -31,8 +31,10 @@ TITLES = {
     Kind.MID_BROADCAST: "ray::ServeReplica:clawrl:Rollout",
     Kind.JUDGE: "ray::ServeReplica:clawrl:Judge",
 }
+_VICTIM_WITHIN_S = 60.0
 _PUBLISH_WITHIN_S = 60.0
-_LOOK_S = 0.002
+_SNAPSHOT_WITHIN_S, _JOINS_WITHIN_S = 5.0, 3.0
+_LOOK_S, _WAIT_S = 0.005, 0.3
 _WAKES_AFTER_S = 2.0
 
 
@@ -107,9 +109,13 @@ class Faults:
         return death
 
     def _victim(self, kind: Kind) -> int:
-        pids = self._pids(kind)
-        if not pids:
-            raise NoVictim(f"there is no {kind} now")
+        """One of them, when there are as many as there should be."""
+        wanted = RANKS if kind in (Kind.RANK, Kind.SLEEPING_RANK) else 1
+        deadline = time.monotonic() + _VICTIM_WITHIN_S
+        while len(pids := self._pids(kind)) < wanted:
+            if time.monotonic() > deadline:
+                raise NoVictim(f"{len(pids)} of kind {kind} in {_VICTIM_WITHIN_S:g} s")
+            time.sleep(_WAIT_S)
         return self._draw.choice(pids)
 
     def _kill(self, fault: Fault, *pids: int, detail: str = "") -> DeathNote:
@@ -127,10 +133,7 @@ class Faults:
         return death
 
     def _put_to_sleep(self, fault: Fault) -> DeathNote:
-        pids = self._pids(Kind.RANK)
-        if len(pids) < RANKS:
-            raise NoVictim("the ranks are not complete")
-        pid = self._draw.choice(pids)
+        pid = self._victim(fault.kind)
         death = self._note(fault, (pid,))
         _signal(pid, signal.SIGSTOP)
         self._asleep[pid] = death.at
@@ -148,24 +151,36 @@ class Faults:
         """Stops the sender when the victim has joined it, so that the broadcast cannot be over before the kill."""
         deadline = time.monotonic() + _PUBLISH_WITHIN_S
         while time.monotonic() < deadline:
+            # Looked up before it begins, since it takes longer to find them than to publish.
             ranks, replicas = self._pids(Kind.RANK), self._pids(Kind.REPLICA)
-            if len(ranks) == RANKS and len(replicas) == REPLICAS:
-                joined = self._first_to_join(ranks, replicas, until=min(deadline, time.monotonic() + 5.0))
-                if joined is not None:
-                    sender, victim = joined
-                    death = self._kill(fault, victim)
-                    _signal(sender, signal.SIGCONT)
-                    return death
+            if len(ranks) < RANKS or len(replicas) < REPLICAS:
+                time.sleep(_WAIT_S)
+            elif self._next_snapshot() and (joined := self._first_to_join(ranks, replicas)) is not None:
+                sender, victim = joined
+                death = self._kill(fault, victim)
+                _signal(sender, signal.SIGCONT)
+                return death
         raise NoVictim(f"nothing was published within {_PUBLISH_WITHIN_S:g} s")
 
-    def _first_to_join(self, ranks: list[int], replicas: list[int], *, until: float) -> tuple[int, int] | None:
+    def _next_snapshot(self) -> bool:
+        """A version is written to disk right before the replicas are told of it. False when none comes for a while."""
+        deadline = time.monotonic() + _SNAPSHOT_WITHIN_S
+        folder = self._state / "snapshots"
+        known = set(os.listdir(folder)) if folder.exists() else set()
+        while time.monotonic() < deadline:
+            if folder.exists() and set(os.listdir(folder)) - known:
+                return True
+            time.sleep(_LOOK_S)
+        return False
+
+    def _first_to_join(self, ranks: list[int], replicas: list[int]) -> tuple[int, int] | None:
         """The sender, stopped, and a replica that is connected to it."""
+        until = time.monotonic() + _JOINS_WITHIN_S
         while time.monotonic() < until:
             for rank in ranks:
                 if (replica := _connected_to(rank, replicas)) is not None:
                     _signal(rank, signal.SIGSTOP)
                     return rank, replica
-            time.sleep(_LOOK_S)
         return None
 
     # -- recoveries ---------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class RequestNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeathNote:
-    """``replicas`` are the policy replicas that died of it, by id. ``asleep_until`` is when a stopped rank was ended."""
+    """``replicas`` are the policy replicas that died of it, by id."""
 
     number: int
     kind: Kind

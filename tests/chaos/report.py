@@ -40,7 +40,7 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def inside_a_broadcast(result: Result) -> int:
-    """How many of the deaths meant for it fell between the begin and the decision of a version, or broke its publish."""
+    """How many of the deaths meant for it fell between the begin of a publish and its decision."""
     windows = [
         (version.published_at - float(version.stats.get("transfer_s", 0.0)), version.published_at)
         for version in result.history.versions
@@ -87,5 +87,3 @@ def _applied(turn: Any) -> int:
 
 def _counted(names: Iterable[Any]) -> dict[str, int]:
     return {str(name): count for name, count in Counter(names).most_common()}
-
-

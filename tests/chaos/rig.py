@@ -83,7 +83,8 @@ class Rig(Live):
             head_node_args={
                 **_NODE,
                 "gcs_server_port": self._gcs_port,
-                "include_dashboard": False,
+                # Ray Train asks it whether a controller is alive before it gives up the seats of the ranks.
+                "include_dashboard": True,
                 "dashboard_port": free_port(),
             },
         )

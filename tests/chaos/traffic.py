@@ -39,9 +39,10 @@ class Users:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
-        for thread in self._threads:
+        # When the run is being given up nobody waits for answers.
+        for thread in self._threads if kind is None else ():
             thread.join(_TIMEOUT_S)
 
     @property
@@ -54,9 +55,7 @@ class Users:
 
     def _user(self, number: int) -> None:
         # A connection for each request: one that is kept alive may be broken by whatever is killed next.
-        with httpx.Client(
-            timeout=_TIMEOUT_S, headers=AUTH, limits=httpx.Limits(max_keepalive_connections=0)
-        ) as client:
+        with httpx.Client(timeout=_TIMEOUT_S, headers=AUTH, limits=httpx.Limits(max_keepalive_connections=0)) as client:
             conversation = 0
             while not self._stop.is_set():
                 conversation += 1
@@ -75,9 +74,7 @@ class Users:
             messages += [{"role": "assistant", "content": note.text}, {"role": "user", "content": reaction}]
 
     def _ask(self, client: httpx.Client, messages: list[dict[str, str]], session: str, *, stream: bool) -> RequestNote:
-        note = RequestNote(
-            session=session, stream=stream, asked_at=time.time(), ended_at=0.0, outcome=Outcome.FAILED
-        )
+        note = RequestNote(session=session, stream=stream, asked_at=time.time(), ended_at=0.0, outcome=Outcome.FAILED)
         body = {"model": MODEL, "messages": messages, "stream": stream}
         try:
             with client.stream(
@@ -87,8 +84,8 @@ class Users:
                 if reply.status_code != 200:
                     note = _refused(note, reply.status_code, reply.read().decode(errors="replace"))
                 elif stream:
-                    for note in _as_it_comes(note, reply):
-                        pass
+                    for seen in _as_it_comes(note, reply):
+                        note = seen
                 else:
                     note = _whole(note, json.loads(reply.read()))
         except (httpx.HTTPError, ValueError, KeyError) as error:
