@@ -26,6 +26,8 @@ def main() -> int:
     asked = _parse()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout)
     log.setLevel(logging.INFO)
+    # A shell starts what runs in the background with Ctrl-C switched off, and `serve run` is stopped by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Whoever ends this program ends the graph with it: see `tests.chaos.reaper`.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     log.info("seed %d, %d kills within %.0f s", asked.seed, asked.kills, asked.within)

@@ -18,7 +18,7 @@ import psutil
 
 from tests.chaos.history import run_starts
 from tests.chaos.notes import DeathNote
-from tests.chaos.plan import Fault, Kind
+from tests.chaos.plan import STOPS_TRAINING, Fault, Kind
 from tests.chaos.rig import RANKS, REPLICAS, Rig
 from tests.chaos.watch import Watch
 
@@ -33,6 +33,7 @@ TITLES = {
 }
 _VICTIM_WITHIN_S = 60.0
 _PUBLISH_WITHIN_S = 60.0
+_TRAINING_WITHIN_S = 120.0
 _SNAPSHOT_WITHIN_S, _JOINS_WITHIN_S = 5.0, 3.0
 _LOOK_S, _WAIT_S = 0.005, 0.3
 _WAKES_AFTER_S = 2.0
@@ -133,11 +134,21 @@ class Faults:
         return death
 
     def _put_to_sleep(self, fault: Fault) -> DeathNote:
+        self._wait_until_training()
         pid = self._victim(fault.kind)
         death = self._note(fault, (pid,))
         _signal(pid, signal.SIGSTOP)
         self._asleep[pid] = death.at
         return death
+
+    def _wait_until_training(self) -> None:
+        """A rank that sleeps before its run has begun holds up Ray Train's start, which has no time limit."""
+        stopped_at = max((death.at for death in self.deaths if death.kind in STOPS_TRAINING), default=0.0)
+        deadline = time.monotonic() + _TRAINING_WITHIN_S
+        while not any(start > stopped_at for start in run_starts(self._state)):
+            if time.monotonic() > deadline:
+                raise NoVictim(f"no training run began in {_TRAINING_WITHIN_S:g} s")
+            time.sleep(_WAIT_S)
 
     def _lose_node(self, fault: Fault) -> DeathNote:
         death = self._note(fault, tuple(self._rig.worker_pids()))

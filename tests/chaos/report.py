@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from clawrl.actors.status import percentile
 from tests.chaos.audit import cause_of
-from tests.chaos.notes import DeathNote, Outcome
+from tests.chaos.notes import Outcome
 from tests.chaos.plan import Kind
 from tests.chaos.run import Result
 
@@ -40,13 +40,15 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def inside_a_broadcast(result: Result) -> int:
-    """How many of the deaths meant for it fell between the begin of a publish and its decision."""
-    windows = [
-        (version.published_at - float(version.stats.get("transfer_s", 0.0)), version.published_at)
-        for version in result.history.versions
-    ]
-    meant: Sequence[DeathNote] = [death for death in result.deaths if death.kind is Kind.MID_BROADCAST]
-    return sum(any(began <= death.at <= decided for began, decided in windows) for death in meant)
+    """How many of the deaths meant for it hit a publish: it went on without the dead, or its number was never used."""
+    hit = 0
+    for death in result.deaths:
+        before = [version for version in result.history.versions if version.published_at <= death.at]
+        after = [version for version in result.history.versions if version.published_at > death.at]
+        if death.kind is Kind.MID_BROADCAST and before and after:
+            began = after[0].published_at - float(after[0].stats.get("transfer_s", 0.0))
+            hit += began <= death.at or after[0].version > before[-1].version + 1
+    return hit
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:

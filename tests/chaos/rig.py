@@ -25,7 +25,7 @@ from tests.live import Live, free_port, tiny_deployment
 
 REPLICAS = 2
 RANKS = 2
-BATCH_SIZE = 4
+BATCH_SIZE = 8
 COLLECTIVE_TIMEOUT_S = 25.0
 PUBLISH = {
     "bucket_mb": 0.02,
@@ -147,7 +147,7 @@ class Rig(Live):
 
     def _actors(self) -> list[psutil.Process]:
         """Actors of ours that a stopped deployment should not have any more."""
-        ours = ("RayTrainWorker", "TrainerDriver", "CoordinatorActor", "ServeReplica")
+        ours = ("ray::RayTrainWorker", "ray::TrainerDriver", "ray::CoordinatorActor", "ray::ServeReplica")
         deadline = time.monotonic() + 10.0
         while True:
             found = [p for p in family(self.folder) if any(title in _named(p) for title in ours)]

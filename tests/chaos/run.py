@@ -21,12 +21,12 @@ from tests.chaos.traffic import Users
 from tests.chaos.watch import Recovery, Watch
 
 log = logging.getLogger(__name__)
-_USERS, _PAUSE_S = 4, 0.2
+_USERS, _PAUSE_S = 4, 1.0
 _LOOK_S = 0.3
 # The next fault does not wait for longer than this for the graph to serve; one that takes a replica needs another.
 _SERVING_CAP_S, _WHOLE_CAP_S = 20.0, 90.0
 _SLEEP_CAP_S = 120.0
-_START_S, _SETTLE_S = 180.0, 150.0
+_START_S, _SETTLE_S, _DRAIN_S = 180.0, 150.0, 120.0
 _FLOOR_GRACE_S = LONGEST_PUBLISH_S + 5.0
 
 
@@ -158,7 +158,7 @@ def _drain(rig: Rig) -> list[str]:
         under_way = sum(states.get(state, 0) for state in ("served", "judging", "judged", "leased"))
         return under_way == 0 and states.get("queued", 0) < BATCH_SIZE and status["unrecorded"] == 0
 
-    return [] if _until(is_drained, 60.0) else [f"not drained: {rig.status()['turns']}"]
+    return [] if _until(is_drained, _DRAIN_S) else [f"not drained: {rig.status()['turns']}"]
 
 
 def _until(condition: Callable[[], bool], limit_s: float, meanwhile: Callable[[], None] = lambda: None) -> bool:

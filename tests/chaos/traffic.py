@@ -93,6 +93,14 @@ class Users:
         return replace(note, ended_at=time.time())
 
 
+def _lines(reply: httpx.Response) -> Iterator[str]:
+    """Cut at line feeds alone: random weights also write what else Python takes for the end of a line."""
+    rest = b""
+    for part in reply.iter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        yield from (line.decode() for line in lines)
+
+
 def _refused(note: RequestNote, status: int, text: str) -> RequestNote:
     outcome = Outcome.EMPTY if '"empty_answer"' in text else Outcome.FAILED
     return replace(note, outcome=outcome, problem=f"{status}: {text[:300]}")
@@ -112,7 +120,7 @@ def _whole(note: RequestNote, document: dict[str, Any]) -> RequestNote:
 
 def _as_it_comes(note: RequestNote, reply: httpx.Response) -> Iterator[RequestNote]:
     """The note after each event, so that what had come is known when the stream breaks. An empty one is a refusal."""
-    for line in reply.iter_lines():
+    for line in _lines(reply):
         if not line.startswith("data: "):
             continue
         if line == "data: [DONE]":

@@ -28,11 +28,10 @@ class Watch:
         self._open.append((death, is_back))
 
     def look(self) -> None:
-        now = time.time()
         still = []
         for death, is_back in self._open:
             if is_back():
-                self.recovered.append(Recovery(death=death, seconds=now - death.at))
+                self.recovered.append(Recovery(death=death, seconds=time.time() - death.at))
             else:
                 still.append((death, is_back))
         self._open = still
