@@ -30,6 +30,10 @@ _START_S, _SETTLE_S, _DRAIN_S = 180.0, 150.0, 120.0
 _FLOOR_GRACE_S = LONGEST_PUBLISH_S + 5.0
 
 
+class NotLearning(Exception):
+    """The graph does not do what it should before anything was killed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     seed: int
@@ -54,7 +58,8 @@ def run_chaos(model: Path, plan: Sequence[Fault], seed: int, *, within_s: float,
         rig.start()
         log.info("serving after %.0f s", time.monotonic() - began)
         with Users(rig.url, count=_USERS, pause_s=_PAUSE_S) as users:
-            complaints += _learns(rig)
+            if not _until(lambda: _published_since(rig, 0.0), _START_S):
+                raise NotLearning(f"nothing was published within {_START_S:g} s of the start")
             log.info("learning after %.0f s", time.monotonic() - began)
             first = time.monotonic()
             for fault in plan:
@@ -91,13 +96,6 @@ def run_chaos(model: Path, plan: Sequence[Fault], seed: int, *, within_s: float,
         history=history,
         complaints=complaints,
     )
-
-
-def _learns(rig: Rig) -> list[str]:
-    """Before the first fault: users are answered, and what they say is learned from."""
-    if _until(lambda: _published_since(rig, 0.0), _START_S):
-        return []
-    return [f"nothing was published within {_START_S:g} s of the start"]
 
 
 def _wait_for_turn(fault: Fault, faults: Faults, watch: Watch) -> None:
