@@ -7,22 +7,26 @@ and a replica. What must not be lost with a node is on the head: the coordinator
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from ray.cluster_utils import Cluster
 from ray.util import get_node_ip_address
 
-from tests.chaos.reaper import start_reaper
+from tests.chaos.reaper import end_family, start_reaper
 from tests.family import family
 from tests.live import Live, free_port, tiny_deployment
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 REPLICAS = 2
 RANKS = 2
 BATCH_SIZE = 8
@@ -38,6 +42,7 @@ LONGEST_PUBLISH_S = 6 + 5 + 5
 _ON_HEAD = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}}
 _NODE: dict[str, Any] = {"num_cpus": 4, "resources": {"rank": 1}, "object_store_memory": 80 * 2**20}
 _STOP_S = 120.0
+_STARTS = 3
 
 
 def chaos_deployment(model: Path) -> dict[str, Any]:
@@ -78,7 +83,12 @@ class Rig(Live):
     def start(self, timeout_s: float = 240.0) -> None:
         # Nodes and their workers inherit this program's environment.
         os.environ.update(self.env)
-        self._cluster = Cluster(
+        self._cluster = _patiently(self._head, otherwise=lambda: end_family(self.folder))
+        self.add_node()
+        super().start(timeout_s)
+
+    def _head(self) -> Cluster:
+        return Cluster(
             initialize_head=True,
             head_node_args={
                 **_NODE,
@@ -88,12 +98,11 @@ class Rig(Live):
                 "dashboard_port": free_port(),
             },
         )
-        self.add_node()
-        super().start(timeout_s)
 
     def add_node(self) -> None:
-        assert self._cluster is not None
-        self._cluster.add_node(**_NODE)
+        cluster = self._cluster
+        assert cluster is not None
+        _patiently(lambda: cluster.add_node(**_NODE))
 
     def worker_pids(self) -> list[int]:
         """Everything that dies with the worker node: its raylet and what that started."""
@@ -158,6 +167,17 @@ class Rig(Live):
     def _remaining(self, within_s: float) -> list[psutil.Process]:
         _, left = psutil.wait_procs(family(self.folder), timeout=within_s)
         return list(left)
+
+
+def _patiently(start: Callable[[], T], *, otherwise: Callable[[], object] = lambda: None) -> T:
+    """Ray gives a node 30 s to start, which a busy machine may need longer for."""
+    for _ in range(_STARTS - 1):
+        try:
+            return start()
+        except Exception as error:
+            log.warning("a node did not start and is started again: %s", error)
+            otherwise()
+    return start()
 
 
 def _named(process: psutil.Process) -> str:
