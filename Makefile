@@ -5,6 +5,7 @@
 #                for a machine without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #   DEMO_ARGS    passed to `clawrl demo`, see `clawrl demo --help`
 #   BENCH_ARGS   passed to the bench, see the --help of its program
+#   CHAOS_ARGS   passed to the chaos run, see `python -m tests.chaos --help`
 #   ENGINE       sglang: the demo runs on SGLang instead of the embedded engine
 #   SGLANG_CPU   the environment in which SGLang runs on CPUs, kept for all clones of a user
 
@@ -13,6 +14,7 @@ VENV ?= .venv
 TORCH_INDEX ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)
@@ -32,7 +34,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly test-agents sglang-cpu bench-ingress bench-publish bench-learning \
+.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-publish bench-learning \
 	bench-collapse lint format clean
 
 help: ## this list
@@ -57,6 +59,9 @@ test-nightly: $(VENV)/.installed-test $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.install
 
 test-agents: $(VENV)/.installed-test ## OpenClaw, Codex and Claude Code, fetched by npm (over a gigabyte); part of test-nightly
 	$(BIN)/python -m pytest -m agents
+
+chaos: $(VENV)/.installed-test ## 200 kills at random under traffic, then an audit of every turn; up to an hour
+	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 bench-ingress: $(VENV)/.installed-demo $(VENV)-litellm/.installed ## the HTTP side against a bare engine and other gateways
 	$(BIN)/python -m bench.ingress --litellm $(VENV)-litellm/bin/litellm $(BENCH_ARGS)

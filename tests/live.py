@@ -21,6 +21,7 @@ import yaml
 
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
+from tests.family import family
 from tests.tiny_judge import labels_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -133,7 +134,7 @@ class Live:
         self.log = self.folder / "serve.log"
         self._file = self.folder / "deployment.yaml"
         self._file.write_text(yaml.safe_dump(dict(file)))
-        self._env = {
+        self.env = {
             **os.environ,
             "CLAWRL_HOME": str(self.home),
             "RAY_ADDRESS": "local",
@@ -162,7 +163,7 @@ class Live:
             self.process = subprocess.Popen(
                 [str(Path(sys.executable).parent / "serve"), "run", str(self._file)],
                 cwd=REPOSITORY,
-                env=self._env,
+                env=self.env,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -218,12 +219,8 @@ class Live:
 
     def processes(self) -> list[psutil.Process]:
         """Every process of this deployment, found by its private Ray folder or as a descendant."""
-        found = {}
-        for process in psutil.process_iter(["pid", "environ"]):
-            environ = process.info["environ"] or {}
-            if environ.get("RAY_TMPDIR") == str(self.folder):
-                found[process.pid] = process
-        return list(found.values())
+        assert self.process is not None
+        return family(self.folder)
 
     def status(self) -> dict[str, Any]:
         reply = httpx.get(f"{self.url}/clawrl/status", headers=AUTH, timeout=20.0)

@@ -176,6 +176,24 @@ def test_before_the_first_piece_another_replica_answers(
 
 
 @pytest.mark.parametrize("gone", GONE, ids=["the process", "the engine"])
+def test_an_answer_that_is_not_streamed_is_given_by_another_replica_in_the_middle_too_as_another_turn(
+    house: Callable[..., House], gone: Exception
+) -> None:
+    async def test() -> None:
+        at = house(dies(gone, after=2), dies(gone, after=1), says)
+        answer = await at.ask()
+        await at.ingress._background.finish(timeout_s=5)
+        whole, announced = json.loads(answer.body), [arrival.turn_id for arrival in at.coordinator.of("arrive")]
+        assert whole["choices"][0]["message"]["content"] == "Hello." and len(set(announced)) == 3
+        assert whole["clawrl"]["turn_id"] == answer.headers["X-Clawrl-Turn-Id"] == announced[2]
+        lost = at.coordinator.of("record")
+        assert [turn.turn_id for turn in lost] == announced[:2] == [turn.arrival.turn_id for turn in lost]
+        assert {turn.finish_reason for turn in lost} == {FinishReason.ERROR}
+
+    run(test)
+
+
+@pytest.mark.parametrize("gone", GONE, ids=["the process", "the engine"])
 def test_after_it_the_stream_ends_in_an_error_and_the_turn_is_recorded_as_failed(
     house: Callable[..., House], gone: Exception
 ) -> None:

@@ -41,14 +41,14 @@ def test_new_weights_are_published_right_after_their_step_and_before_the_next_ba
         said.append("lease")
         return orders.pop(0)
 
-    fields = {"_rank": 0, "_world": 1, "_run_id": "run", "_unpublished": False, "_checkpointed_step": 0}
-    for name, value in {**fields, "_trainer": Trainer(), "_ask": ask}.items():
+    checkpoints = SimpleNamespace(look=lambda: None, step_taken=lambda step, state: said.append("step_taken"))
+    fields = {"_run_id": "run", "_unpublished": False, "_lineage": "", "_from_rank_0": lambda make: make()}
+    for name, value in {**fields, "_trainer": Trainer(), "_ask": ask, "_checkpoints": checkpoints}.items():
         setattr(run, name, value)
-    run._config = SimpleNamespace(checkpoint_every=100)  # type: ignore[assignment]
     monkeypatch.setattr(TrainingRun, "_report_start", lambda self: None)
     monkeypatch.setattr(TrainingRun, "_next_lease", order)
     monkeypatch.setattr(TrainingRun, "_publish", lambda self: said.append("publish"))
-    monkeypatch.setattr(TrainingRun, "_checkpoint", lambda self: said.append("checkpoint"))
+    monkeypatch.setattr(TrainingRun, "_end", lambda self: said.append("end"))
     run.run()
     step = ["lease", "compute", "confirm", "apply", "applied"]
-    assert said == [*step, "publish", *step, "lease", "checkpoint"]
+    assert said == [*step, "publish", "step_taken", *step, "step_taken", "lease", "end"]

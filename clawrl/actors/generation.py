@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clawrl.messages import Arrival, SamplingParams, TurnId
 from clawrl.serving.errors import ApiError
@@ -57,6 +57,11 @@ def _task(wanted: ModelRequest, owner: str, now: float, floor: int) -> Generatio
         schema_field=wanted.schema_field,
         floor=floor,
     )
+
+
+def another_turn(task: GenerationTask) -> GenerationTask:
+    """The same request, to be answered as a turn of its own."""
+    return replace(task, arrival=replace(task.arrival, turn_id=TurnId(uuid.uuid4().hex)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The HTTP side: three dialects in front, the rollout replicas behind, nothing kept in between.
 
 Says whose request it is, tells the coordinator that it came (beside generation, never before it), and passes
-the replica's pieces on as they come. A replica that dies before the first piece
-costs the client nothing but time; after it the stream ends in an error and the turn is recorded as failed.
+the replica's pieces on as they come. A replica that dies before the client has heard anything costs it nothing but
+time; after that the stream ends in an error and the turn is recorded as failed.
 Stateless: any number of ingress replicas may run.
 """
 
@@ -24,7 +24,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
-from clawrl.actors.generation import GenerationTask, Refused, tasks_for
+from clawrl.actors.generation import GenerationTask, Refused, another_turn, tasks_for
 from clawrl.actors.http_errors import install_error_handlers
 from clawrl.config import Deployment
 from clawrl.engine.errors import EngineError
@@ -114,40 +114,59 @@ class Ingress:
         for task in tasks:
             self._background.start(self._announce(task))
         affinity = affinity_key(wanted.facts.session, identity.owner, wanted.messages)
-        pieces = merged([alive(self._pieces(task, affinity), self._config.heartbeat_s) for task in tasks])
-        turn_ids = tuple(task.arrival.turn_id for task in tasks)
-        writer = asked.writer(
-            AnswerFacts(turn_ids=turn_ids, model=wanted.model, created=int(now), session=wanted.facts.session)
-        )
-        headers: dict[str, str] = {"X-Request-Id": turn_ids[0], "X-Clawrl-Turn-Id": turn_ids[0]}
+        answers = range(wanted.answers)
+        pieces = merged([alive(self._pieces(tasks, answer, affinity), self._config.heartbeat_s) for answer in answers])
+
+        def facts() -> AnswerFacts:
+            turn_ids = tuple(task.arrival.turn_id for task in tasks)
+            return AnswerFacts(turn_ids=turn_ids, model=wanted.model, created=int(now), session=wanted.facts.session)
+
         begun = await started(pieces)
         if not wanted.stream:
-            return JSONResponse(writer.whole(await whole_answers(begun, wanted.answers)), headers=headers)
-        headers["Cache-Control"] = "no-cache"
-        return StreamingResponse(writer.stream(begun), media_type="text/event-stream", headers=headers)
+            whole = await whole_answers(begun, wanted.answers)
+            # Not before: an answer whose replica died became another turn.
+            told = facts()
+            return JSONResponse(asked.writer(told).whole(whole), headers=told.headers)
+        told = facts()
+        headers = told.headers | {"Cache-Control": "no-cache"}
+        return StreamingResponse(asked.writer(told).stream(begun), media_type="text/event-stream", headers=headers)
 
-    async def _pieces(self, task: GenerationTask, affinity: str) -> AsyncGenerator[Piece, None]:
+    async def _pieces(self, tasks: list[GenerationTask], answer: int, affinity: str) -> AsyncGenerator[Piece, None]:
+        """The pieces of one answer. Those of an answer that is not streamed come when the last one is here."""
         handle = self._rollout.options(stream=True, session_id=affinity)
         for attempt in range(_TRIES):
+            task = tasks[answer]
             # Serve's router tells calls apart by the HTTP request that they are made for, which it reads from the
             # context: of several at once for one request it would lose all but one.
             stream = contextvars.Context().run(handle.generate.remote, task)
             begun = ended = False
+            held: list[Piece] = []
             try:
                 async for item in stream:
                     if isinstance(item, Refused):
                         raise item.error
                     begun = True
-                    yield cast(Piece, item)
+                    if task.streamed:
+                        yield cast(Piece, item)
+                    else:
+                        held.append(cast(Piece, item))
                 ended = True
+                for piece in held:
+                    yield piece
                 return
             except BackPressureError:
                 raise errors.overloaded() from None
             except (RayActorError, DeploymentUnavailableError, EngineError) as error:
-                if begun or attempt == _TRIES - 1:
+                is_last = (begun and task.streamed) or attempt == _TRIES - 1
+                if begun or is_last:
                     self._background.start(self._record_lost(task))
+                if is_last:
                     raise errors.unavailable("The replica that was answering is gone. Please try again.") from error
-                log.warning("turn %s: a replica died before its first token; asking another", task.arrival.turn_id)
+                log.warning("turn %s: a replica died before anybody heard it; asking another", task.arrival.turn_id)
+                if begun:
+                    # The dead replica may have had this turn recorded, and another one will answer something else.
+                    tasks[answer] = another_turn(task)
+                    self._background.start(self._announce(tasks[answer]))
                 await asyncio.sleep(_FIRST_PAUSE_S * 2**attempt)
             finally:
                 if not ended:

@@ -15,11 +15,9 @@ A publish that fails costs nothing but freshness: it is tried again before the n
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -31,27 +29,24 @@ from transformers import PreTrainedModel
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
 from clawrl.actors.lease_desk import EndOfTraining, Order, Rewind
+from clawrl.actors.publisher import Publisher
 from clawrl.actors.shared_folder import check_state_folder
 from clawrl.config import Deployment
-from clawrl.messages import Lease, PolicyVersion, WeightKind, WeightManifest
+from clawrl.messages import Lease, PolicyVersion
 from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpointing import Checkpointing
+from clawrl.training.lineage import UNTRAINED, follow
 from clawrl.training.lora import shape_of
 from clawrl.training.model import load_model
-from clawrl.training.outgoing import Contents, Outgoing, read_to_rewind
+from clawrl.training.outgoing import Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.training.ranks import Ranks, limit_collectives
-from clawrl.weights.broadcast import Sender, TransferError
-from clawrl.weights.manifest import pack_bucket
-from clawrl.weights.snapshot import prune, write_snapshot
-from clawrl.weights.sources import Rendezvous
 
 log = logging.getLogger(__name__)
 # A call that must not be lost waits this long for a coordinator that is being restarted.
 _PATIENCE_S = 300.0
-_LONGEST_REST_S = 60.0
 
 
 class Asking(Protocol):
@@ -103,15 +98,15 @@ class TrainingRun:
         reference = self._load(folder) if method.needs_reference and self._config.lora is None else None
         limit_collectives(self._config.collective_timeout_s)
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
-        self._snapshots = deployment.state_path / "snapshots"
         self._outgoing = Outgoing(
             self._model,
-            self._snapshots,
+            deployment.state_path / "snapshots",
             alone=deployment.adapters,
             bucket_bytes=int(deployment.publish.bucket_mb * 2**20),
         )
         # The rollback that these weights have followed; part of the checkpoint.
         self._rewound_to = 0
+        self._lineage = UNTRAINED
         self._checkpoints = Checkpointing(
             deployment.state_path / "checkpoints",
             ranks,
@@ -123,8 +118,9 @@ class TrainingRun:
         if (state := self._checkpoints.restore(earlier)) is not None:
             self._trainer.load_state_dict(state)
             self._rewound_to = state.get("rewound_to", 0)
+            self._lineage = state.get("lineage", UNTRAINED)
+        self._publisher = Publisher(deployment, self._ask, self._run_id, longest_rest_s=self._patience_s)
         self._unpublished = False
-        self._failed_publishes = 0
 
     def _load(self, folder: Path) -> PreTrainedModel:
         config = self._config
@@ -170,6 +166,7 @@ class TrainingRun:
             log.warning("step %d: the lease was void before the step was taken", lease.step)
             return self._trainer.discard()
         result = self._trainer.apply()
+        self._lineage = follow(self._lineage, lease.step, (sample.turn_id for sample in lease.samples))
         stats = {**result.metrics, "train_s": time.monotonic() - began, "changed": result.changed}
         if not self._from_rank_0(lambda: self._ask("applied", lease.lease_id, self._run_id, stats)):
             raise RuntimeError(f"step {lease.step}: another training run has taken over")
@@ -200,49 +197,10 @@ class TrainingRun:
     def _publish(self) -> None:
         """Gather on all ranks, send from rank 0; a failure leaves the old version serving."""
         contents = self._outgoing.version()
-        self._unpublished = not self._from_rank_0(lambda: self._send(contents))
+        step, needed = self._trainer.step, self._outgoing.needed
+        self._unpublished = not self._from_rank_0(lambda: self._publisher.send(contents, step, needed))
         if not self._unpublished:
             self._outgoing.settle()
-
-    def _send(self, contents: Contents) -> bool:
-        publish_id = None
-        try:
-            version: int = self._ask("next_version")
-            manifest, folder = self._snapshot(version, contents)
-            sender = self._open_sender(manifest.kind)
-            try:
-                meeting = self._ask(
-                    "begin_publish", self._run_id, manifest, self._trainer.step, str(folder), *sender.address
-                )
-                publish_id = meeting.name
-                if meeting.world > 1:
-                    _transfer(sender, meeting, manifest, contents.tensors)
-                self._ask("finish_publish", meeting.name, more_s=self._deployment.publish.longest_s)
-            finally:
-                sender.close()
-        except Exception as error:
-            # Of any kind: what was learned is in the trainer, and serving goes on with the old version.
-            log.warning("a publish of step %d failed and will be tried again: %r", self._trainer.step, error)
-            if publish_id is not None:
-                with contextlib.suppress(Exception):
-                    self._coordinator.ask_now("abort_publish", publish_id, repr(error)[:500], timeout_s=5.0)
-            # Engines that load in place hold their users for every attempt.
-            self._failed_publishes += 1
-            time.sleep(min(self._config.poll_s * 2 ** (self._failed_publishes - 1), _LONGEST_REST_S, self._patience_s))
-            return False
-        self._failed_publishes = 0
-        return True
-
-    def _snapshot(self, version: int, contents: Contents) -> tuple[WeightManifest, Path]:
-        """Old snapshots go first, so that failing publishes do not fill the disk; the current one stays."""
-        spare = [*map(Path, self._ask("snapshots_in_use")), *self._outgoing.needed]
-        prune(self._snapshots, self._deployment.publish.keep_snapshots, spare=spare)
-        manifest = contents.describe(version)
-        return manifest, write_snapshot(self._snapshots, manifest, contents.tensors)
-
-    def _open_sender(self, kind: WeightKind) -> Sender:
-        settings = self._deployment.publish
-        return Sender(ray.util.get_node_ip_address(), settings.transport_of(kind), settings.transfer_timeout_s)
 
     # -- start and end ------------------------------------------------------------------------------
 
@@ -263,15 +221,7 @@ class TrainingRun:
     def _register_start(self) -> None:
         """The starting weights become version 0, so that there is always something to go back to."""
         contents = self._outgoing.whole()
-
-        def register() -> None:
-            manifest, folder = self._snapshot(0, contents)
-            start = PolicyVersion(
-                version=0, step=0, snapshot=str(folder), digest=manifest.digest, published_at=time.time()
-            )
-            self._ask("start_version", self._run_id, start)
-
-        self._from_rank_0(register)
+        self._from_rank_0(lambda: self._publisher.register_start(contents))
 
     def _end(self) -> None:
         """What was trained since the last checkpoint is in another one when the run is over."""
@@ -280,7 +230,7 @@ class TrainingRun:
             self._checkpoints.save_now(self._trainer.step, self._state)
 
     def _state(self) -> dict[str, Any]:
-        return self._trainer.state_dict() | {"rewound_to": self._rewound_to}
+        return self._trainer.state_dict() | {"rewound_to": self._rewound_to, "lineage": self._lineage}
 
     # -- talking ------------------------------------------------------------------------------------
 
@@ -292,16 +242,3 @@ class TrainingRun:
         config = self._config
         spare_s = (config.collective_timeout_s - self._deployment.publish.longest_s) / 2
         return _PATIENCE_S if world == 1 else min(_PATIENCE_S, max(spare_s, config.poll_s))
-
-
-def _transfer(
-    sender: Sender, meeting: Rendezvous, manifest: WeightManifest, tensors: Mapping[str, torch.Tensor]
-) -> None:
-    """One replica that died breaks this for the sender; those that have every byte will say so."""
-    try:
-        sender.connect(meeting.name, meeting.world)
-        for bucket in range(len(manifest.buckets)):
-            sender.send(pack_bucket(manifest, bucket, tensors))
-    except TransferError as error:
-        log.warning("sending version %d broke off: %s", manifest.version, error)
-        sender.close()

@@ -10,9 +10,10 @@ import logging
 import math
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clawrl.actors.calls import Coordinator
+from clawrl.actors.seats import free_orphaned_seats
 from clawrl.config import Deployment
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _RETRY_S = 10.0
 _HANGS_AFTER = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"
+_SEATS_S = 5.0
 
 
 class TrainerDriver:
@@ -30,6 +32,7 @@ class TrainerDriver:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._watch_seats, name="seats", daemon=True).start()
 
     def ping(self) -> int:
         """The process id. Raises when the training thread is gone though nobody asked it to stop."""
@@ -58,6 +61,23 @@ class TrainerDriver:
             self._stopping.wait(_RETRY_S)
         self._tell("stopped")
 
+    def _watch_seats(self) -> None:
+        """Beside `fit`, which may be waiting for just these seats."""
+        while not self._stopping.wait(_SEATS_S):
+            try:
+                freed = free_orphaned_seats(self._deployment.trainer.training.world_size, self._seat())
+            except Exception:
+                log.exception("whether seats of the trainer are held by nobody is not known")
+                continue
+            if freed:
+                log.warning("the seats of %d failed starts of the trainer were held by nobody and are free", freed)
+
+    def _seat(self) -> dict[str, float]:
+        """What one rank reserves."""
+        asked = self._deployment.trainer.resources
+        seat = {"CPU": asked.num_cpus, **asked.custom}
+        return seat | {"GPU": asked.num_gpus} if asked.num_gpus else seat
+
     def _trainer(self) -> TorchTrainer:
         # Here and not above: the supervisor imports this module, and torch is slow to load where it is not used.
         from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -69,10 +89,7 @@ class TrainerDriver:
         asked = self._deployment.trainer.resources
         # One bound for a rank that others wait for and for one that only Ray Train asks after; told to its controller.
         os.environ.setdefault(_HANGS_AFTER, str(training.collective_timeout_s))
-        resources: dict[str, Any] = {"CPU": asked.num_cpus, **asked.custom}
         gpus = asked.num_gpus
-        if gpus:
-            resources["GPU"] = gpus
         return TorchTrainer(
             train_loop,
             train_loop_config={"deployment": self._deployment.model_dump()},
@@ -82,7 +99,7 @@ class TrainerDriver:
             scaling_config=ScalingConfig(
                 num_workers=training.world_size,
                 use_gpu=bool(gpus),
-                resources_per_worker=resources,
+                resources_per_worker=self._seat(),
                 accelerator_type=asked.accelerator_type,
             ),
             run_config=RunConfig(

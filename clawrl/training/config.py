@@ -44,11 +44,11 @@ class TrainingConfig(StrictConfig):
     updates_per_batch: int = Field(1, gt=0, description="optimizer passes over one batch (PPO epochs)")
     checkpoint_every: int = Field(5, gt=0, description="steps")
     keep_checkpoints: int = Field(2, gt=0)
-    collective_timeout_s: float = Field(
-        600.0, gt=0.0, description="a rank that does not answer for so long ends the run, which is then restarted"
-    )
     lease_timeout_s: float = Field(300.0, gt=0)
     poll_s: float = Field(2.0, gt=0.0, le=5.0, description="idle ranks hear from rank 0 at least this often")
+    collective_timeout_s: float = Field(
+        1800.0, ge=1.0, description="a rank that keeps the others waiting for longer ends the run, which is restarted"
+    )
     max_failures: int = Field(-1, ge=-1, description="worker failures Ray Train restarts; -1 is no limit")
     threads: int = Field(2, gt=0)
     seed: int = 0

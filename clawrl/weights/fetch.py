@@ -5,8 +5,8 @@ its files come through a `Reader`, are written aside, and appear under their own
 folder has the version and the digest of its bytes, which every engine checks again: no copy is mistaken for another.
 
 Of the copies only the version that serves and the one that was asked for last stay, with the whole weights that they
-are an addition to if they are adapters (``base_of`` says where these lie, beside them). Each library has a room of its own,
-locked while its process lives: what a killed one left behind goes when the next one needs room.
+are an addition to if they are adapters (``base_of`` says where these lie, beside them). Each library has a room of its
+own, locked while its process lives: what a killed one left behind goes when the next one needs room.
 """
 
 from __future__ import annotations

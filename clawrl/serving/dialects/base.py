@@ -20,6 +20,10 @@ class AnswerFacts:
     created: int
     session: str | None = None
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-Request-Id": self.turn_ids[0], "X-Clawrl-Turn-Id": self.turn_ids[0]}
+
     def ours(self, index: int, version: int | None, spans: Sequence[VersionSpan] | None = None) -> dict[str, Any]:
         """The ``clawrl`` object in a part of the ``index``-th answer; ``version`` is None before the first token."""
         block: dict[str, Any] = {"turn_id": self.turn_ids[index]}

@@ -1,0 +1,66 @@
+"""Which of the trainer's seats are held by nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clawrl.actors import trainer_driver
+from clawrl.actors.seats import Reserved, orphaned
+from clawrl.config import read_deployment
+
+SEAT = {"CPU": 0.5, "rank": 1.0}
+ORPHAN = Reserved(group_id=b"a", bundles=(SEAT, SEAT), is_detached=False, is_removed=False, maker_is_dead=True)
+
+
+def test_a_group_of_the_trainers_form_whose_maker_is_dead_is_held_by_nobody() -> None:
+    assert orphaned([ORPHAN], 2, SEAT) == [ORPHAN]
+    typed = replace(ORPHAN, bundles=({**SEAT, "accelerator_type:H100": 0.001},) * 2)
+    assert orphaned([typed], 2, SEAT | {"GPU": 0.0}) == [typed]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"maker_is_dead": False},
+        {"is_detached": True},
+        {"is_removed": True},
+        {"bundles": (SEAT,)},
+        {"bundles": (SEAT, {"CPU": 0.5})},
+        {"bundles": (SEAT, {"CPU": 0.5, "rank": 2.0})},
+    ],
+    ids=str,
+)
+def test_any_other_group_is_left_alone(change: dict[str, object]) -> None:
+    assert orphaned([replace(ORPHAN, **change)], 2, SEAT) == []  # type: ignore[arg-type]
+
+
+def test_the_driver_looks_for_such_seats_while_its_own_training_waits_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, over = threading.Event(), threading.Event()
+    asked: list[tuple[int, Mapping[str, float]]] = []
+
+    def free(ranks: int, seat: Mapping[str, float]) -> int:
+        asked.append((ranks, seat))
+        if len(asked) == 1:
+            raise RuntimeError("the cluster does not answer")
+        looked.set()
+        return 1
+
+    monkeypatch.setattr(trainer_driver, "_SEATS_S", 0.01)
+    monkeypatch.setattr(trainer_driver, "free_orphaned_seats", free)
+    monkeypatch.setattr(trainer_driver.TrainerDriver, "_tell", lambda self, state: None)
+    monkeypatch.setattr(trainer_driver.TrainerDriver, "_trainer", lambda self: SimpleNamespace(fit=over.wait))
+    laptop = read_deployment(Path(__file__).resolve().parent.parent / "deployments" / "laptop.yaml")
+    driver = trainer_driver.TrainerDriver(laptop)
+    try:
+        assert looked.wait(20.0), "an error must not end the watch"
+        assert asked[-1] == (1, {"CPU": laptop.trainer.resources.num_cpus})
+    finally:
+        driver._stopping.set()
+        over.set()
+        driver._thread.join(20.0)
