@@ -2,11 +2,11 @@
 
     python -m bench.train [--trl PYTHON] [--models tiny 135m] [--kinds padded ragged sessions] [--json FILE] [--quick]
 
-Each contestant is a process of its own; they take turns, one step each a round, in an order that moves on. Ratios are to
-the plain loop's step of the same round. The first step of each is not counted: in float32 its gradients and weights are
-compared, and a difference ends the bench. Tokens are those of the samples, once for each sample that has them; what went
-through the model, padding included and shared beginnings once, stands beside. Memory is resident memory of the process:
-what it had with the model loaded, and the peak since.
+Each contestant is a process of its own; they take turns, one step each a round, in an order that moves on. Ratios are
+to the plain loop's step of the same round: 2 is twice as fast. The first step of each is not counted: in float32 its
+gradients and weights are compared, and a difference ends the bench. Tokens are those of the samples, once for each
+sample that has them; what went through the model, padding included and shared beginnings once, stands beside. Memory is
+resident memory of the process: its peak in the steps that count, and what of that came after the model was loaded.
 
 TRL runs in the interpreter that --trl names, and is left out without it. The table for a model that does not fit this
 machine is arithmetic: `bench.train_table`.
@@ -41,6 +41,7 @@ LAPTOP = REPOSITORY / "deployments" / "laptop.yaml"
 MODELS = ("tiny", "135m")
 DTYPES = ("float32", "bfloat16")
 PLAIN = "plain"
+Round = Mapping[str, Mapping[str, float]]
 _ROW_TOKENS = 1152
 """Four rows of the padded batch's length: half of a batch goes through the model at once."""
 
@@ -126,7 +127,7 @@ def measure(cell: Cell, pythons: Mapping[str, str], folder: Path, work: Path, th
             turn = number % len(sides)
             taken = {side.name: side.step() for side in [*sides[turn:], *sides[:turn]]}
             rounds.append(taken)
-            print(f"{cell}: {', '.join(f'{n} {s["seconds"]:.2f} s' for n, s in taken.items())}", flush=True)
+            print(f"{cell}:", ", ".join(f"{n} {step['seconds']:.2f} s" for n, step in taken.items()), flush=True)
     finally:
         for side in sides:
             side.__exit__()
@@ -145,7 +146,7 @@ def measure(cell: Cell, pythons: Mapping[str, str], folder: Path, work: Path, th
     }
 
 
-def row(name: str, tokens: int, rounds: Sequence[Mapping[str, Mapping[str, float]]], loaded_mb: float) -> dict[str, Any]:
+def row(name: str, tokens: int, rounds: Sequence[Round], loaded_mb: float) -> dict[str, Any]:
     steps = [taken[name] for taken in rounds]
     return {
         "name": name,
@@ -159,14 +160,15 @@ def row(name: str, tokens: int, rounds: Sequence[Mapping[str, Mapping[str, float
 
 
 def report(cells: Sequence[Mapping[str, Any]]) -> None:
-    print("\n| model | batch | dtype | trainer | tokens | through the model | s a step | tokens/s | ratio | peak, MB | rise |")
+    print("\n| model | batch | dtype | trainer | tokens | computed | s a step | tokens/s | ratio | peak, MB | rise |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for cell in cells:
         for one in cell["rows"]:
+            rise = one["peak_mb"] - one["loaded_mb"]
             print(
                 f"| {cell['model']} | {cell['kind']} | {cell['dtype']} | {one['name']} | {cell['tokens']} | "
-                f"{one['passed_tokens']} | {one['seconds']:.2f} | {one['tokens_per_second']:.0f} | {one['ratio']:.2f} | "
-                f"{one['peak_mb']:.0f} | {one['peak_mb'] - one['loaded_mb']:.0f} |"
+                f"{one['passed_tokens']} | {one['seconds']:.2f} | {one['tokens_per_second']:.0f} | "
+                f"{one['ratio']:.2f} | {one['peak_mb']:.0f} | {rise:.0f} |"
             )
     print("\n| model | batch | trainer | gradient norm | gradients apart | updates apart |\n|---|---|---|---|---|---|")
     for cell in cells:

@@ -44,9 +44,7 @@ def make_trainer(job: Job) -> PolicyTrainer:
         adam_eps=job.eps,
         max_grad_norm=job.max_grad_norm,
     )
-    method = BinaryRL(
-        BinaryRLConfig(baseline="none", tis_clip=1.0, eps_clip=job.clip_low, eps_clip_high=job.clip_high)
-    )
+    method = BinaryRL(BinaryRLConfig(baseline="none", tis_clip=1.0, eps_clip=job.clip_low, eps_clip_high=job.clip_high))
     model = load_model(Path(job.model), dtype=getattr(torch, job.dtype))
     return PolicyTrainer(model, None, method, config)
 

@@ -34,7 +34,12 @@ class PlainLoop:
         self.pieces = job.samples
         self.model = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32, local_files_only=True)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=job.learning_rate, betas=job.betas, eps=job.eps, weight_decay=0.0
+            self.model.parameters(),
+            lr=job.learning_rate,
+            betas=job.betas,
+            eps=job.eps,
+            weight_decay=0.0,
+            fused=True,
         )
 
     def gradients(self) -> tuple[float, int]:

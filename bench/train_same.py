@@ -1,4 +1,4 @@
-"""Whether all contestants took the same step: gradients and weights of the first, in float32, against the plain loop's."""
+"""Whether all contestants take the same step: gradients and weights of the first, against those of the plain loop."""
 
 from __future__ import annotations
 

@@ -63,8 +63,6 @@ class Channel:
 
     def ready(self) -> None:
         """Said once, with the model loaded. What is used above this is what training takes."""
-        # The peak is counted from here on.
-        Path("/proc/self/clear_refs").write_text("5")
         self.say(loaded_mb=memory_mb("VmRSS"))
 
     def told_to_step(self) -> bool:
@@ -80,6 +78,9 @@ class Channel:
             passed_tokens=passed_tokens,
             peak_mb=memory_mb("VmHWM"),
         )
+        if self._steps == 1:
+            # What was kept of the first step is no part of training: the peak is counted from here on.
+            Path("/proc/self/clear_refs").write_text("5")
 
     def keep_first(self, what: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Gradients before they are clipped, or weights after the step; only those of the first are kept."""

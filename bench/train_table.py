@@ -1,4 +1,4 @@
-"""Memory and operations of a training step that this machine cannot take, by the arithmetic of `clawrl.sizing.training`.
+"""Memory and operations of a training step that this machine cannot take, by arithmetic: `clawrl.sizing.training`.
 
     python -m bench.train_table [--model Qwen/Qwen3-4B] [--tp 4] [--contexts 8192 32768]
 
@@ -27,9 +27,7 @@ _PARTS: dict[str, Callable[[TrainingBytes], float]] = {
     "activations": lambda found: found.activations,
     "logits, in blocks": lambda found: found.logits,
     "**together**": lambda found: found.on_gpu,
-    "**together with `offload_optimizer`**": lambda found: (
-        found.on_gpu - found.sums - found.masters - found.moments
-    ),
+    "**together with `offload_optimizer`**": lambda found: found.on_gpu - found.sums - found.masters - found.moments,
     "(logits, if whole on every GPU)": lambda found: found.whole_logits,
 }
 

@@ -1,8 +1,8 @@
 """TRL's GRPO trainer as a contestant: its own loop, loss, clipping and optimizer, on samples that it did not generate.
 
-One thing is replaced: where it would generate completions and score them, it is handed the batch, padded the way it pads
-(prompts on the left, completions on the right). Micro-batches are equally many samples, as it cuts them, and as many as
-the budget has room for. Runs in an interpreter that has trl; clawrl is not needed.
+One thing is replaced: where it would generate completions and score them, it is handed the batch, padded the way it
+pads (prompts on the left, completions on the right). Micro-batches are equally many samples, as it cuts them, and as
+many as the budget has room for. Runs in an interpreter that has trl; clawrl is not needed.
 """
 
 from __future__ import annotations
@@ -121,7 +121,6 @@ def _config(job: Job, folder: str) -> GRPOConfig:
         adam_epsilon=job.eps,
         weight_decay=0.0,
         max_grad_norm=job.max_grad_norm,
-        optim="adamw_torch",
         bf16=job.dtype == "bfloat16",
         gradient_checkpointing=False,
         use_cpu=True,

@@ -33,20 +33,21 @@ from tests.tiny_model import build_tiny_model
 
 QWEN = KNOWN["Qwen/Qwen3-4B"]
 TOKENS = 64
+HALF: dict[str, Any] = {"dtype": torch.float32, "tp_size": 2}
 
 
 def tiny_config(family: str, **settings: Any) -> PretrainedConfig:
     sizes = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "vocab_size": 96}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-    return AutoConfig.for_model(family, **sizes, **heads, max_position_embeddings=128, **settings)
+    return AutoConfig.for_model(family, **{**sizes, **heads, "max_position_embeddings": 128, **settings})
 
 
 def shape_of(config: PretrainedConfig) -> Architecture:
     return read_architecture(json.loads(config.to_json_string()))
 
 
-def kept_for_backward(model: PreTrainedModel) -> int:
-    """Bytes of all storages that autograd keeps, those of parameters apart, in one pass over one sequence."""
+def kept_for_backward(model: PreTrainedModel, lengths: tuple[int, ...] = (TOKENS,)) -> int:
+    """Bytes of all storages that autograd keeps, those of parameters apart, in one pass over these sequences."""
     reader = PolicyReader(model)
     assert not reader.plain
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -60,17 +61,18 @@ def kept_for_backward(model: PreTrainedModel) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        reader._run(plant([np.arange(TOKENS) % 90]), 1)
+        reader._run(plant([np.arange(length) % 90 for length in lengths], share=False), 1)
     return sum(storage.nbytes() for storage in kept.values())
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_activations_are_what_a_pass_keeps_to_the_byte(family: str, dtype: str) -> None:
+@pytest.mark.parametrize("lengths", [(64,), (32, 32), (24, 40)])
+def test_activations_are_what_a_pass_keeps_to_the_byte(family: str, dtype: str, lengths: tuple[int, ...]) -> None:
     config = tiny_config(family)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
-    setting = TrainingSetting(lengths=(TOKENS,), predicted=TOKENS, dtype=dtype)
-    assert activation_bytes(shape_of(config), setting) == kept_for_backward(model)
+    setting = TrainingSetting(lengths=lengths, predicted=TOKENS, dtype=dtype)
+    assert activation_bytes(shape_of(config), setting) == kept_for_backward(model, lengths)
 
 
 def test_with_checkpointing_a_layer_keeps_its_input_and_one_layer_at_a_time_is_there_whole() -> None:
@@ -122,9 +124,6 @@ def test_a_tensor_parallel_rank_has_as_many_parameters_as_said(tmp_path: Path, k
     assert rank_parameters(shape, 1) == parameters(shape)
 
 
-HALF: dict[str, Any] = {"dtype": torch.float32, "tp_size": 2}
-
-
 def test_bytes_of_the_parts_follow_from_parameters_and_settings() -> None:
     setting = TrainingSetting(lengths=(8192,), predicted=8192, tp_size=4)
     found, held = training_bytes(QWEN, setting), rank_parameters(QWEN, 4)
@@ -132,7 +131,9 @@ def test_bytes_of_the_parts_follow_from_parameters_and_settings() -> None:
     assert (found.sums, found.masters, found.moments) == (4 * held, 4 * held, 8 * held)
     assert found.logits == 3 * 256 * 2**20 and found.whole_logits == 3 * 4 * 151_936 * 8192
     assert found.on_gpu == 20 * held + found.activations + found.logits
-    offloaded = training_bytes(QWEN, TrainingSetting(lengths=(8192,), predicted=8192, tp_size=4, offload_optimizer=True))
+    offloaded = training_bytes(
+        QWEN, TrainingSetting(lengths=(8192,), predicted=8192, tp_size=4, offload_optimizer=True)
+    )
     assert offloaded.on_gpu == 4 * held + found.activations + found.logits
     alone = training_bytes(QWEN, TrainingSetting(lengths=(8,), predicted=8, dtype="float32"))
     assert alone.masters == 0.0 and alone.logits == alone.whole_logits

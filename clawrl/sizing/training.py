@@ -1,7 +1,7 @@
 """What a training step takes on each GPU, by arithmetic: bytes part by part, and floating-point operations.
 
-Exact for parameters; for activations what PyTorch keeps between forward and backward pass, as `clawrl.training` runs the
-model on one tree per sample. Allocators' waste, communicators and workspaces come on top. Tensor parallelism cuts all
+Exact for parameters; for activations what PyTorch keeps between forward and backward pass, as `clawrl.training` runs
+samples that share nothing. Allocators' waste, communicators and workspaces come on top. Tensor parallelism cuts all
 matrices and what stands inside attention and MLP; norms and the residual stream are whole on every rank.
 """
 
@@ -20,7 +20,7 @@ _LOGIT_BLOCKS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetting:
-    """``lengths`` are the samples of one pass and ``predicted`` their tokens that count; others as in `TrainingConfig`."""
+    """``lengths`` of the samples of one pass, ``predicted`` of whose tokens count; others as in `TrainingConfig`."""
 
     lengths: tuple[int, ...]
     predicted: int
@@ -82,14 +82,14 @@ def rank_parameters(shape: Architecture, tp_size: int) -> float:
     return whole + (parameters(shape) - whole) / tp_size
 
 
-def layer_bytes(shape: Architecture, dtype: str, tp_size: int = 1) -> float:
-    """Kept per token by one layer for its backward pass."""
+def layer_bytes(shape: Architecture, dtype: str, tp_size: int = 1, *, mixed: bool = False) -> float:
+    """Kept per token by one layer for its backward pass. ``mixed``: of a pass over samples of different lengths."""
     b = DTYPE_BYTES[dtype]
     # A norm keeps its input in float32, the normed input and one scale; what comes out is read by the next matrices.
     norms = 2 * ((_WIDE + b) * shape.hidden + _WIDE) + 2 * b * shape.hidden
     query, kv, heads = shape.query_width, shape.kv_width, shape.heads
-    # Queries, keys and values go in; the answer is kept once by the kernel and once by the projection after it.
-    inner = b * (3 * query + 2 * kv) + _WIDE * heads
+    # Queries, keys, values, answers; what several calls of the kernel answered is put together once more.
+    inner = b * ((2 + mixed) * query + 2 * kv) + _WIDE * heads
     if shape.family == "qwen3":
         inner += (_WIDE + b) * (query + kv) + _WIDE * (heads + shape.kv_heads)
     # Gate, its activation, up, and their product.
@@ -99,7 +99,7 @@ def layer_bytes(shape: Architecture, dtype: str, tp_size: int = 1) -> float:
 
 def activation_bytes(shape: Architecture, setting: TrainingSetting) -> float:
     b = DTYPE_BYTES[setting.dtype]
-    layer = layer_bytes(shape, setting.dtype, setting.tp_size)
+    layer = layer_bytes(shape, setting.dtype, setting.tp_size, mixed=len(set(setting.lengths)) > 1)
     # The last norm with what comes out of it, the two tables of the rotary embedding, and the token ids.
     around = (_WIDE + 2 * b) * shape.hidden + _WIDE + 2 * b * shape.head_dim + 8
     kept = shape.layers * b * shape.hidden + layer if setting.activation_checkpointing else shape.layers * layer
