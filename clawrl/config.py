@@ -204,7 +204,7 @@ class Deployment(StrictConfig):
                     resources=trainer.resources,
                     dtype=trainer.training.dtype,
                     world_size=trainer.training.world_size,
-                    reference=build_method(trainer.method).needs_reference,
+                    reference=build_method(trainer.method).needs_reference and trainer.training.lora is None,
                     adapters=trainer.training.lora is not None,
                 ),
             ]

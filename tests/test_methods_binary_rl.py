@@ -26,7 +26,7 @@ def loss_inputs(*, ref: bool) -> LossInputs:
         advantage_B=torch.tensor([1.0, -0.5], dtype=torch.float64),
         batch_tokens=3,
         batch_samples=2,
-        policy=TokenDistribution(torch.zeros(2, 2, 4, dtype=torch.float64), torch.ones(2)),
+        policy=TokenDistribution.of_logits(torch.zeros(2, 2, 4, dtype=torch.float64), torch.ones(2)),
     )
 
 

@@ -88,3 +88,13 @@ def test_without_sharing_every_sample_counts_whole() -> None:
     assert len(passes) == 1
     (passes,) = plan_packs(session(1, 5, 20), 200, share=False)
     assert len(passes) == 2
+
+
+def test_a_sample_that_fits_no_pack_opens_another() -> None:
+    (passes,) = plan_packs(lone([35, 35, 35]), 60)
+    assert sorted(map(len, passes)) == [1, 1, 1]
+
+
+def test_there_are_no_more_packs_than_samples() -> None:
+    (passes,) = plan_packs(lone([10, 12]), 1)
+    assert sorted(passes) == [(0,), (1,)]

@@ -40,9 +40,11 @@ LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 TOP_K = 6
 
 
-def make_trainer(folder: Path, lora: bool, tp_size: int = 1, fsdp_size: int = 1) -> PolicyTrainer:
+def make_trainer(
+    folder: Path, lora: bool, tp_size: int = 1, fsdp_size: int = 1, dtype: torch.dtype = torch.float32
+) -> PolicyTrainer:
     def load() -> Any:
-        return load_model(folder, dtype=torch.float32, tp_size=tp_size, fsdp_size=fsdp_size)
+        return load_model(folder, dtype=dtype, tp_size=tp_size, fsdp_size=fsdp_size)
 
     # A large epsilon makes Adam's step a smooth function of the gradient, so that rounding stays rounding.
     config = TrainingConfig(
@@ -157,6 +159,13 @@ def adapter_gradients_of_different_batches(folder: Path, rank: int) -> dict[str,
     return {"before": before, "after": full_gradients(trainer)}
 
 
+def narrow_step(trainer: PolicyTrainer) -> dict[str, Any]:
+    metrics = dict(trainer.compute(batch(0)).metrics)
+    gradients = full_gradients(trainer)
+    trainer.apply()
+    return {"metrics": metrics, "gradients": gradients, "weights": dict(full_parameters(trainer._model))}
+
+
 def run_rank(rank: int, root: Path, world: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{root}/rendezvous-{world}", rank=rank, world_size=world)
@@ -164,6 +173,8 @@ def run_rank(rank: int, root: Path, world: int) -> None:
         if tp_size * fsdp_size == world:
             seen = observe(root / f"model-{tied}", root / f"checkpoint-{name}", lora, tp_size, fsdp_size)
             torch.save(seen, root / f"{name}-{rank}.pt")
+    narrow = make_trainer(root / "model-True", False, world // 2, 2, torch.bfloat16)
+    torch.save(narrow_step(narrow), root / f"narrow-{world}-{rank}.pt")
     if world == 2:
         torch.save(adapter_gradients_of_different_batches(root / "model-False", rank), root / f"different-{rank}.pt")
     dist.destroy_process_group()
@@ -177,6 +188,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for lora in (False, True):
             seen = observe(root / f"model-{tied}", root / f"checkpoint-{tied}-{lora}", lora)
             torch.save(seen, root / f"one-{tied}-{lora}.pt")
+    narrow = make_trainer(root / "model-True", False, dtype=torch.bfloat16)
+    torch.save(narrow_step(narrow), root / "narrow-one.pt")
     for world in (2, 4):
         torch.multiprocessing.spawn(run_rank, (root, world), nprocs=world)
     return root
@@ -261,6 +274,18 @@ def test_any_layout_distils_whole_distributions_as_one_does_also_after_a_rewind(
         assert seen["taught_metrics"] == pytest.approx(expected, abs=1e-5)
         for name, tensor in one["taught_gradients"].items():
             torch.testing.assert_close(seen["taught_gradients"][name], tensor, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_sixteen_bits_train_in_any_layout_with_gradients_added_up_in_float32(root: Path, world: int) -> None:
+    one = torch.load(root / "narrow-one.pt")
+    largest = max(float(gradient.abs().max()) for gradient in one["gradients"].values())
+    for rank in range(world):
+        seen = torch.load(root / f"narrow-{world}-{rank}.pt")
+        assert seen["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=2e-2)
+        for name, gradient in one["gradients"].items():
+            assert seen["gradients"][name].dtype == torch.float32 and seen["weights"][name].dtype == torch.bfloat16
+            torch.testing.assert_close(seen["gradients"][name], gradient, rtol=0, atol=0.05 * largest, msg=name)
 
 
 def test_adapters_are_unknown_to_fsdp_and_get_one_gradient_from_us(root: Path) -> None:

@@ -80,3 +80,11 @@ def test_any_family_of_sequences_is_read_back_whole(seed: int) -> None:
         sequences.append(np.concatenate([kept, tokens(1000 * seed + i, int(rng.integers(1, 40)))]))
     assert_sound(plant(sequences), sequences)
     assert len(plant(sequences).ids_N) <= sum(map(len, sequences))
+
+
+def test_a_branch_just_behind_another_leaves_at_the_same_place() -> None:
+    stem, on = tokens(4, 40), 1 + tokens(5, 30)
+    sequences = [np.concatenate(parts) for parts in ([stem, [0], on], [stem, on], [stem, on[:5], [61], on])]
+    forest = plant(sequences)
+    assert_sound(forest, sequences)
+    assert sorted(node.length for node in forest.nodes) == [30, 31, 36, 40]

@@ -68,7 +68,8 @@ class TrainingRun:
         folder = resolve(deployment.policy.model)
         method = with_loss(build_method(deployment.trainer.method), deployment.trainer.loss)
         self._model = self._load(folder)
-        reference = self._load(folder) if method.needs_reference else None
+        # With adapters the model without them is the reference.
+        reference = self._load(folder) if method.needs_reference and self._config.lora is None else None
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
         # The rollback that these weights have followed; part of the checkpoint.
         self._rewound_to = 0

@@ -38,13 +38,17 @@ class VocabularyHead:
 
 def head_logps(hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor, ids_NK: Tensor) -> Tensor:
     """``logp_NK`` of the given tokens, over the whole vocabulary. Differentiable in hidden states, weight and bias."""
-    logp_NK: Tensor = _Logps.apply(hidden_ND, head.weight_VD, head.bias_V, temperature_N, ids_NK, head)
+    logp_NK: Tensor = _Logps.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, head.weight_VD, head.bias_V, temperature_N, ids_NK, head
+    )
     return logp_NK
 
 
 def head_entropy(hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor) -> Tensor:
     """``H_N`` in nats. Differentiable in hidden states, weight and bias."""
-    entropy_N: Tensor = _Entropy.apply(hidden_ND, head.weight_VD, head.bias_V, temperature_N, head)
+    entropy_N: Tensor = _Entropy.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, head.weight_VD, head.bias_V, temperature_N, head
+    )
     return entropy_N
 
 

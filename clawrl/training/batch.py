@@ -112,7 +112,8 @@ def _lay_out(index: tuple[int, ...], all_rows: Sequence[Row], share: bool, devic
         inner = np.max([value.shape[1:] for value in values], axis=0).astype(int)
         padded = np.zeros((len(rows), columns, *inner), dtype=values[0].dtype)
         for b, value in enumerate(values):
-            padded[(b, *map(slice, value.shape))] = value
+            where: Any = (b, *map(slice, value.shape))
+            padded[where] = value
         return torch.from_numpy(padded).to(device)
 
     return MicroBatch(

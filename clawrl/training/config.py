@@ -27,6 +27,7 @@ class TrainingConfig(StrictConfig):
     micro_batch_tokens: int = Field(2048, gt=0, description="tokens in one forward and backward pass of a rank")
     share_prefixes: bool = Field(True, description="samples that begin alike go through the model once as far as that")
     logits_mb: int = Field(256, gt=0, description="float32 logits that are held at once; the rest is done in turns")
+    head_kernel: Literal["torch", "liger"] = Field("torch", description="what computes log-probs off hidden states")
     activation_checkpointing: bool = Field(False, description="compute each layer twice rather than keep its insides")
     offload_optimizer: bool = Field(False, description="keep float32 weights and Adam's moments in host memory")
     max_sample_tokens: int = Field(2048, gt=0, description="longer turns are dropped as too_long, never cut")

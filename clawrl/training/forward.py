@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from clawrl.loss import HeadRows, LogitRows, Rows, TokenDistribution, VocabularyHead
 from clawrl.training import attention
 from clawrl.training.batch import MicroBatch, Split
+from clawrl.training.fused_head import LigerRows, check_liger
 from clawrl.training.model import reshard
 from clawrl.training.shards import DataParallel, local
 from clawrl.training.tree import MIN_SHARED, Forest, plant
@@ -28,7 +29,12 @@ log = logging.getLogger(__name__)
 
 
 class PolicyReader:
-    def __init__(self, model: PreTrainedModel, *, block_bytes: int = 256 * 2**20, share: bool = True) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, block_bytes: int = 256 * 2**20, share: bool = True, liger: bool = False
+    ) -> None:
+        if liger:
+            check_liger()
+        self._liger = liger
         self._model = model
         self._block_bytes = block_bytes
         self._share = share
@@ -65,11 +71,11 @@ class PolicyReader:
         return TokenDistribution(rows, batch.mask_BT)
 
     def _rows(self, hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor) -> Rows:
-        if head.group is None and len(hidden_ND) <= head.rows_at_once:
+        if head.group is None and not self._liger and len(hidden_ND) <= head.rows_at_once:
             # One block: nothing is saved by computing it twice.
             logits_NV = torch.nn.functional.linear(hidden_ND, head.weight_VD, head.bias_V)
             return LogitRows(logits_NV, temperature_N)
-        return HeadRows(hidden_ND, head, temperature_N)
+        return (LigerRows if self._liger else HeadRows)(hidden_ND, head, temperature_N)
 
     def _run(self, forest: Forest, logits_to_keep: int) -> tuple[Tensor, Tensor]:
         """One pass over the forest -> the last hidden states [1, N, D] and the last ``logits_to_keep`` logits."""

@@ -53,7 +53,12 @@ def load_model(
         folder,
         dtype=dtype,
         local_files_only=True,
-        distributed_config=DistributedConfig(tp_size=tp_size, fsdp_size=fsdp_size),
+        distributed_config=DistributedConfig(
+            tp_size=tp_size,
+            fsdp_size=fsdp_size,
+            # Gradients of sixteen bits are added up over the ranks in float32.
+            fsdp_mixed_precision=fsdp_size > 1 and dtype == torch.bfloat16,
+        ),
     )
     if device is not None and not sharded:
         model.to(device)  # type: ignore[arg-type]

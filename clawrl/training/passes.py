@@ -66,7 +66,12 @@ class Passes:
     @torch.no_grad()
     def before_updates(self, batches: Sequence[MicroBatch]) -> list[Before | None]:
         """For when there is more than one update: before the first, the policy is what its own pass reads."""
-        return [self._look(self._reader.read(batch), batch, None) for batch in batches]
+        looks = []
+        for batch in batches:
+            # A rank without work takes part all the same.
+            policy = self._reader.read(batch)
+            looks.append(None if batch.idle else self._look(policy, batch, policy.logp(batch.targets_BT)))
+        return looks
 
     @torch.no_grad()
     def reference_logps(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
@@ -86,8 +91,8 @@ class Passes:
             if batch.idle:
                 loss = 0.0 * logp_BT.sum()
             else:
-                before = before or self._look(policy, batch, logp_BT.detach())
-                loss, shares = self._loss(work, batch, policy, logp_BT, before, ref_BT)
+                known = before or self._look(policy, batch, logp_BT.detach())
+                loss, shares = self._loss(work, batch, policy, logp_BT, known, ref_BT)
                 totals.update(shares)
             (loss * self._parallel.size).backward()
             self._optimizer.collect()
@@ -131,9 +136,8 @@ class Passes:
         return output.loss, {name: float(share) for name, share in shares.items()}
 
     @torch.no_grad()
-    def _look(self, policy: TokenDistribution, batch: MicroBatch, logp_BT: Tensor | None) -> Before | None:
-        logp_BT = policy.logp(batch.targets_BT) if logp_BT is None else logp_BT
-        return None if batch.idle else Before(logp_BT=logp_BT, frozen=self.method.frozen(policy, batch.columns))
+    def _look(self, policy: TokenDistribution, batch: MicroBatch, logp_BT: Tensor) -> Before:
+        return Before(logp_BT=logp_BT, frozen=self.method.frozen(policy, batch.columns))
 
     def _summed(self, shares: Mapping[str, float]) -> dict[str, float]:
         """Over the data-parallel ranks; one that only took part knows none of the names."""

@@ -236,7 +236,12 @@ class PolicyTrainer:
 
 
 def _reader(model: PreTrainedModel, config: TrainingConfig) -> PolicyReader:
-    return PolicyReader(model, block_bytes=config.logits_mb * 2**20, share=config.share_prefixes)
+    return PolicyReader(
+        model,
+        block_bytes=config.logits_mb * 2**20,
+        share=config.share_prefixes,
+        liger=config.head_kernel == "liger",
+    )
 
 
 def _skip_reason(norm: float, *, learns: bool) -> SkipReason | None:

@@ -110,7 +110,7 @@ def _laid_out(roots: list[_Draft], ends: Sequence[_Draft]) -> Forest:
     nodes: list[Node] = []
     drafts: list[_Draft] = []
     numbers: dict[int, int] = {}
-    waiting = [(draft, ()) for draft in reversed(roots)]
+    waiting: list[tuple[_Draft, tuple[int, ...]]] = [(draft, ()) for draft in reversed(roots)]
     start = 0
     while waiting:
         draft, above = waiting.pop()
