@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -106,7 +107,6 @@ def measure(cell: Cell, pythons: Mapping[str, str], folder: Path, work: Path, th
     sides: list[Contestant] = []
     compared = cell.dtype == "float32"
     try:
-        loaded = {}
         for name, python in pythons.items():
             first = work / f"first-{name}"
             first.mkdir()
@@ -119,7 +119,7 @@ def measure(cell: Cell, pythons: Mapping[str, str], folder: Path, work: Path, th
                 first=str(first) if compared else None,
             )
             sides.append(Contestant(name, python, job, work / f"{name}.log"))
-            loaded[name] = sides[-1].hear()["loaded_mb"]
+        loaded = {side.name: side.hear()["loaded_mb"] for side in sides}
         firsts = {side.name: side.step() for side in sides}
         same = compare(folder, {n: FirstStep(work / f"first-{n}", s) for n, s in firsts.items()}) if compared else []
         rounds = []
@@ -204,6 +204,8 @@ def main() -> None:
         pythons["trl"] = str(asked.trl)
     else:
         print("trl: SKIPPED, since --trl names no interpreter that has it", flush=True)
+    # Ending by a signal is ending: the contestants and the folder go first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal, with all contestants"))
     work = Path(tempfile.mkdtemp(prefix="clawrl-bench-"))
     cells = []
     try:
