@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from transformers import AutoConfig
 
@@ -60,7 +60,7 @@ class Cell:
 
 
 class Contestant:
-    """A process that takes a step when told to. Ends with the block that it is used in."""
+    """A process that takes a step when told to; it ends with its handle, however that one ends."""
 
     def __init__(self, name: str, python: str, job: Job, log: Path) -> None:
         self.name = name
@@ -77,10 +77,7 @@ class Contestant:
                 text=True,
             )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         self._process.terminate()
         self._process.wait()
 
@@ -130,7 +127,7 @@ def measure(cell: Cell, pythons: Mapping[str, str], folder: Path, work: Path, th
             print(f"{cell}:", ", ".join(f"{n} {step['seconds']:.2f} s" for n, step in taken.items()), flush=True)
     finally:
         for side in sides:
-            side.__exit__()
+            side.stop()
         for name in pythons:
             shutil.rmtree(work / f"first-{name}", ignore_errors=True)
     tokens = sum(piece.length for piece in pieces)
