@@ -34,8 +34,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-publish bench-learning \
-	bench-collapse lint format clean
+.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-publish bench-train \
+	bench-learning bench-collapse lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -69,6 +69,9 @@ bench-ingress: $(VENV)/.installed-demo $(VENV)-litellm/.installed ## the HTTP si
 bench-publish: $(VENV)/.installed $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## what new weights cost the answers in flight, by transport
 	$(BIN)/python -m bench.publish $(BENCH_ARGS)
 
+bench-train: $(VENV)/.installed-test $(VENV)-trl/.installed ## what a training step costs beside TRL's and a plain loop's
+	$(BIN)/python -m bench.train --trl $(VENV)-trl/bin/python $(BENCH_ARGS)
+
 sglang-cpu: $(SGLANG_CPU)/.installed ## the environment in which SGLang runs on this CPU
 	@echo "CLAWRL_SGLANG_PYTHON=$(SGLANG_CPU)/bin/python"
 
@@ -85,6 +88,16 @@ LITELLM_PROXY := litellm[proxy]==1.108.0
 $(VENV)-litellm/.installed:
 	$(PYTHON) -m venv $(VENV)-litellm
 	$(VENV)-litellm/bin/python -m pip install --disable-pip-version-check --quiet '$(LITELLM_PROXY)'
+	@touch $@
+
+# In an environment of its own, since clawrl has no use for it; with our torch and transformers, so that the trainers differ
+# and what is below them does not.
+TRL := trl==1.16.0
+$(VENV)-trl/.installed: constraints.txt | $(VENV)/.made
+	$(PYTHON) -m venv $(VENV)-trl
+	$(VENV)-trl/bin/python -m pip install --disable-pip-version-check --quiet \
+		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(VENV)-trl/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt '$(TRL)'
 	@touch $@
 
 $(SGLANG_CPU)/.installed: $(SGLANG_FILES) | $(VENV)/.made

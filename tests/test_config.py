@@ -222,7 +222,7 @@ def test_a_batch_that_could_hold_only_part_of_a_group_is_refused(tmp_path: Path)
 
 
 def test_what_the_page_on_training_says_can_be_written_into_a_file(tmp_path: Path) -> None:
-    blocks = (REPOSITORY / "docs" / "operations-training.md").read_text().split("```yaml\n")[1:]
+    blocks = (REPOSITORY / "docs" / "operations-schedules.md").read_text().split("```yaml\n")[1:]
     staleness, schedules = (block.split("```")[0] for block in blocks)
     written = [line for line in schedules.splitlines() if line]
     assert len(written) == 4

@@ -76,3 +76,35 @@ def test_the_quick_publish_bench_measures_every_way_beside_the_naive_one_and_lea
         # Staged beside what serves: the engine stops for the swap, not for the transfer.
         assert row["hold_max_s"] < naive["hold_p50_s"] and row["hold_ratio"] < 0.5
         assert row["silence_p50_s"] >= row["hold_p50_s"] and row["tokens_carried"] >= 4 * 32
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_the_quick_training_bench_shows_that_both_take_the_same_step_and_leaves_nothing(tmp_path: Path) -> None:
+    figures, scratch = tmp_path / "figures.json", tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "bench.train", "--quick", "--json", str(figures)]
+    finished = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-2000:]
+    assert "trl: SKIPPED" in finished.stdout and list(scratch.iterdir()) == []
+    cells = json.loads(figures.read_text())["cells"]
+    assert [(cell["kind"], cell["dtype"]) for cell in cells] == [
+        (kind, dtype) for kind in ("padded", "ragged", "sessions") for dtype in ("float32", "bfloat16")
+    ]
+    for cell in cells:
+        mine, plain = cell["rows"]
+        assert (mine["name"], plain["name"], plain["ratio"]) == ("clawrl", "plain", 1.0) and len(cell["rounds"]) == 3
+        assert mine["tokens_per_second"] > 0 and mine["peak_mb"] >= mine["loaded_mb"]
+        computed = {"padded": 2304, "ragged": 2304, "sessions": 512}[cell["kind"]]
+        assert mine["passed_tokens"] == computed and plain["passed_tokens"] >= cell["tokens"] == 2304
+        compared = [one["name"] for one in cell["same"]]
+        assert compared == (["clawrl", "plain"] if cell["dtype"] == "float32" else [])
+        assert all(one["gradients_apart"] < 1e-4 for one in cell["same"])

@@ -99,6 +99,31 @@ def test_a_sliding_window_is_kept_along_every_path() -> None:
     assert max(np.abs(a - b).max() for a, b in zip(packed, wide, strict=True)) > 1e-2
 
 
+@pytest.mark.parametrize("window", [11, 1000])
+def test_neighbours_of_one_length_that_share_nothing_attend_in_one_call(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, samples = mistral(window), [*session("a", 3), *(make_sample(name, 20, 10) for name in "cdef")]
+    sequences = [np.concatenate([sample.prompt_ids, sample.response_ids]) for sample in samples]
+    runs = AttentionTree(plant(sequences).nodes, torch.device("cpu")).runs
+    assert sorted(run.count for run in runs if len(run.path) == 1)[-1] > 1
+    assert sum(run.count for run in runs) == len(plant(sequences).nodes) > len(runs)
+    reader = PolicyReader(model)
+    heads: list[int] = []
+    assert not reader.plain
+    attend = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda query, *a, **k: heads.append(len(query)) or attend(query, *a, **k),  # type: ignore[func-returns-value]
+    )
+    reader._run(plant(sequences), 1)
+    assert heads == 2 * [run.count for run in runs]
+    monkeypatch.undo()
+    for sample, logps in zip(samples, trainer_logps(model, samples), strict=True):
+        np.testing.assert_allclose(logps, naive_logps(model, sample), atol=2e-5)
+
+
 @pytest.mark.parametrize("cap", ["final_logit_softcapping", "attn_logit_softcapping"])
 def test_a_model_with_a_soft_cap_is_read_the_plain_way_and_said_to_be(
     cap: str, caplog: pytest.LogCaptureFixture
@@ -124,11 +149,12 @@ def test_a_model_that_attends_in_ways_of_its_own_is_found_out(tmp_path: Path, mo
 
 def test_a_mask_that_is_only_named_is_the_mask() -> None:
     """What GPUs are told instead of a tensor."""
-    tree = AttentionTree(plant([np.arange(20), np.concatenate([np.arange(20), [7, 7, 7]])]).nodes, torch.device("cpu"))
-    mask = tree.mask(tree.nodes[1], None)
-    assert isinstance(mask, Tensor) and tree.mask(tree.nodes[0], None) is None
+    nodes = plant([np.arange(20), np.concatenate([np.arange(20), [7, 7, 7]])]).nodes
+    tree = AttentionTree(nodes, torch.device("cpu"))
+    mask = tree.mask(nodes[1], None)
+    assert isinstance(mask, Tensor) and tree.mask(nodes[0], None) is None
     assert torch.equal(causal_lower_right(3, 23)._materialize("cpu"), mask)
-    named = AttentionTree(tree.nodes, torch.device("cuda")).mask(tree.nodes[1], None)
+    named = AttentionTree(nodes, torch.device("cuda")).mask(nodes[1], None)
     assert repr(named) == repr(causal_lower_right(3, 23))
 
 

@@ -58,9 +58,8 @@ class Coordinator(CheckpointCalls):
         self._desk = JudgingDesk(self._db, method, calls, deployment.judge, self._queue_grew.set)
         training = deployment.trainer.training
         self._leases = LeaseDesk(self._db, self._desk, training, self._queue_grew, self._members.busy)
-        self._health = HealthWatch(
-            self._db, calls.vitals, deployment.guards.alarms, state / "guards.json", self._freeze
-        )
+        alarms = deployment.guards.alarms
+        self._health = HealthWatch(self._db, calls.vitals, alarms, state / "guards.json", self._freeze)
         self._trainer = {"state": "starting"}
         self._journals = JournalDesk(state / "journal", self.record)
         self._began_at = time.time()

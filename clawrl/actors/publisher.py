@@ -1,4 +1,4 @@
-"""Rank 0's part of a publish: a snapshot on disk, a meeting with the replicas, buckets through it, the coordinator's word.
+"""Rank 0's part of a publish: a snapshot on disk, a meeting with the replicas, buckets, the coordinator's word.
 
 A publish that fails costs nothing but freshness. The old version serves on, and `send` says so after a rest that grows
 with every failure in a row: engines that load in place hold their users for each attempt.

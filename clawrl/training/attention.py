@@ -10,6 +10,7 @@ whose layers mix tokens in other ways (linear attention, convolutions), would gi
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,12 +25,21 @@ from clawrl.training.tree import Node
 NAME = "clawrl"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """``count`` nodes that stand side by side and are alike: one call for all of them. ``path`` are runs."""
+
+    node: Node
+    count: int
+    path: tuple[int, ...]
+
+
 class AttentionTree:
     """A forest's nodes as attention wants them. Masks are made once, for all layers."""
 
     def __init__(self, nodes: Sequence[Node], device: torch.device) -> None:
-        self.nodes = tuple(nodes)
-        self.lengths = [node.length for node in nodes]
+        self.runs = _runs(nodes)
+        self.lengths = [run.node.length * run.count for run in self.runs]
         self._device = device
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
 
@@ -76,25 +86,48 @@ def tree_attention(
     pieces = [tensor.split(tree.lengths, dim=2) for tensor in (query, key, value)]
     groups = query.shape[1] // key.shape[1]
     outputs = []
-    for i, node in enumerate(tree.nodes):
-        keys, values = (torch.cat([pieces[kind][j] for j in node.path], dim=2) for kind in (1, 2))
-        mask = tree.mask(node, sliding_window)
+    for i, run in enumerate(tree.runs):
+        queries = _apart(pieces[0][i], run.count)
+        keys, values = (_apart(_joined([of_kind[j] for j in run.path], 2), run.count) for of_kind in pieces[1:])
+        mask = tree.mask(run.node, sliding_window)
         if isinstance(mask, Tensor):
             # Kernels for GPUs take a mask or grouped heads, not both.
             keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)
-        outputs.append(
-            torch.nn.functional.scaled_dot_product_attention(
-                pieces[0][i],
-                keys,
-                values,
-                attn_mask=mask,
-                dropout_p=dropout,
-                is_causal=mask is None,
-                scale=scaling,
-                enable_gqa=keys.shape[1] != query.shape[1],
-            )
+        answers = torch.nn.functional.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            dropout_p=dropout,
+            is_causal=mask is None,
+            scale=scaling,
+            enable_gqa=keys.shape[1] != queries.shape[1],
         )
-    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+        outputs.append(answers.transpose(1, 2).flatten(0, 1))
+    return _joined(outputs, 0)[None].contiguous(), None
+
+
+def _runs(nodes: Sequence[Node]) -> tuple[Run, ...]:
+    parents = {i for node in nodes for i in node.path[:-1]}
+    alone = [len(node.path) == 1 and i not in parents for i, node in enumerate(nodes)]
+    runs: list[Run] = []
+    where: dict[int, int] = {}
+    for i, node in enumerate(nodes):
+        if i and alone[i] and alone[i - 1] and node.length == nodes[i - 1].length:
+            runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+            continue
+        where[i] = len(runs)
+        runs.append(Run(node=node, count=1, path=tuple(where[j] for j in node.path)))
+    return tuple(runs)
+
+
+def _apart(tensor: Tensor, count: int) -> Tensor:
+    """[1, heads, count * L, d] -> [count, heads, L, d], without a copy."""
+    return tensor if count == 1 else tensor[0].unflatten(1, (count, -1)).transpose(0, 1)
+
+
+def _joined(tensors: Sequence[Tensor], dim: int) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors), dim=dim)
 
 
 AttentionInterface.register(NAME, tree_attention)

@@ -50,6 +50,7 @@ class MasterAdamW:
             betas=betas,
             eps=eps,
             weight_decay=weight_decay,
+            fused=True,
         )
 
     def collect(self) -> None:
@@ -60,7 +61,8 @@ class MasterAdamW:
             gradient, parameter.grad = _local_gradient(parameter), None
             master = self.masters[name]
             if master.grad is None:
-                master.grad = gradient.to(master.device, torch.float32, copy=True)
+                # The parameter has let go of it: no copy is needed where device and type are right.
+                master.grad = gradient.to(master.device, torch.float32)
             else:
                 master.grad += gradient.to(master.device)
 
@@ -117,7 +119,7 @@ class MasterAdamW:
             return False
         scale = min(1.0, self._max_grad_norm / (norm + 1e-6))
         for master in self.masters.values():
-            if master.grad is not None:
+            if master.grad is not None and scale < 1.0:
                 master.grad *= scale
         self._adam.step()
         self._write_back()

@@ -12,6 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from clawrl.engine.config import EngineConfig
+from clawrl.sizing.architecture import read_architecture
+from clawrl.sizing.training import training_flops
 from tests.tiny_model import train_tokenizer
 
 
@@ -136,16 +138,8 @@ def draw_again(model: PreTrainedModel, shape: Shape, seed: int) -> None:
 
 
 def step_flops(shape: Shape, lengths: Sequence[int], predicted: int) -> float:
-    """Forward and backward over rows of ``lengths`` tokens, ``predicted`` of which go through the vocabulary.
-
-    6 * N * T for the weights (of the embedding only its use as the projection, for the predicted tokens), and 6 *
-    layers * heads * head_dim * length^2 for causal attention, which looks at half of all pairs. Nothing is recomputed.
-    """
-    head = shape.vocabulary * shape.hidden
-    attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
-    body = shape.layers * (attention + 3 * shape.hidden * shape.intermediate)
-    pairs = sum(length**2 for length in lengths)
-    return 6.0 * (body * sum(lengths) + head * predicted + shape.layers * shape.heads * shape.head_dim * pairs)
+    """Forward and backward over rows of ``lengths`` tokens, ``predicted`` of which go through the vocabulary."""
+    return training_flops(read_architecture(shape.config.to_dict()), lengths, predicted).total
 
 
 # TFLOP/s, dense bf16 with float32 accumulation, from the vendors' data sheets; the first whose words the name has.
