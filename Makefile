@@ -49,7 +49,8 @@ demo: $(VENV)/.installed-demo $(if $(filter sglang,$(ENGINE)),$(SGLANG_CPU)/.ins
 # Two at once: fetching SGLang's environment takes minutes.
 test: ## lint, types and the whole test suite but the nightly part
 	@$(MAKE) --no-print-directory -j2 .before-tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not nightly"
+	$(BIN)/python -m pytest -m "alone and not nightly"
 
 .PHONY: .before-tests
 .before-tests: lint $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed)

@@ -18,6 +18,16 @@ from tests.sglang_kit import Loop, running_sglang
 from tests.tiny_model import build_tiny_model
 
 
+ALONE = ("test_live_", "test_sglang_", "test_clients_", "test_demo.py", "test_gpu_script.py")
+"""Files of tests that run whole graphs, engines or servers and mind the time: not beside other tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name.startswith(ALONE):
+            item.add_marker(pytest.mark.alone)
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random tiny chat model, the same for the whole run."""

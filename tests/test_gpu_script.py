@@ -36,6 +36,7 @@ def script(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
     return done.returncode, done.stdout, json.loads(file.read_text())
 
 
+@pytest.mark.nightly
 def test_every_figure_is_measured_and_every_check_passes_on_a_cpu(tmp_path: Path) -> None:
     status, printed, found = script(tmp_path)
     rows = {(row["section"], row["figure"]): row for row in found["rows"]}
