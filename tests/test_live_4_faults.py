@@ -1,6 +1,6 @@
 """`kill -9` of each actor in turn, during traffic: service recovers, counts add up, nothing is trained twice.
 
-All but the replica's are nightly: `test_live_8_chaos` kills the others, too, and looks closer at what became of each turn.
+All but the replica's are nightly: `test_live_8_chaos` kills the others, too, and looks closer at what became of turns.
 """
 
 from __future__ import annotations
