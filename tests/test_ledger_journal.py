@@ -81,6 +81,7 @@ def test_there_is_no_file_before_the_first_turn_and_none_after_the_last(tmp_path
     assert len(journal) == 2 and names(journal.waiting()) == ["a", "b"]
     (file,) = (tmp_path / "journal").iterdir()
     assert file.stat().st_mode & 0o077 == 0, "conversations are nobody else's"
+    assert names(read(file, CODEC).turns) == ["a", "b"]
     journal.handed_in([TurnId("a")])
     assert names(read(file, CODEC).turns) == ["b"] == names(journal.waiting())
     journal.append(a_turn("c"))
