@@ -270,7 +270,7 @@ class Coordinator:
         return document | {
             "replicas": self._members.describe(),
             "unrecorded": sum(self._unrecorded.values()),
-            "trainer": {**self._trainer, "waits": await self._leases.waits()},
+            "trainer": self._trainer | {"waits": await self._leases.waits()},
             "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
         }
