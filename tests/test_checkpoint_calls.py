@@ -44,7 +44,8 @@ def test_the_status_says_why_training_cannot_start(tmp_path: Path) -> None:
         state = (await coordinator.status())["trainer"]["state"]
         assert state.startswith("failed: the checkpoint of step 3") and "clawrl export" in state
         await coordinator.restored("two", 0)
-        assert (await coordinator.status())["trainer"] == {"state": "running", "step": 0}
+        trainer = (await coordinator.status())["trainer"]
+        assert (trainer["state"], trainer["step"]) == ("running", 0)
         await coordinator.close()
 
     asyncio.run(run())

@@ -1,7 +1,4 @@
-"""`kill -9` of each actor in turn, during traffic: service recovers, counts add up, nothing is trained twice.
-
-All but the replica's are nightly: `test_live_8_chaos` kills the others, too, and looks closer at what became of turns.
-"""
+"""`kill -9` of each actor in turn, during traffic: service recovers, counts add up, nothing is trained twice."""
 
 from __future__ import annotations
 
@@ -41,13 +38,8 @@ def _driver(live: Live) -> int:
 
 @pytest.mark.parametrize(
     ("victim", "may_fail"),
-    [
-        pytest.param(_coordinator, False, id="coordinator", marks=pytest.mark.nightly),
-        pytest.param(_judge, False, id="judge", marks=pytest.mark.nightly),
-        pytest.param(_trainer, False, id="trainer worker", marks=pytest.mark.nightly),
-        pytest.param(_driver, False, id="trainer driver", marks=pytest.mark.nightly),
-        pytest.param(_rollout, True, id="rollout"),
-    ],
+    [(_coordinator, False), (_judge, False), (_trainer, False), (_driver, False), (_rollout, True)],
+    ids=["coordinator", "judge", "trainer worker", "trainer driver", "rollout"],
 )
 def test_a_killed_actor_comes_back_and_the_ledger_still_adds_up(
     live: Live, victim: Callable[[Live], int], may_fail: bool

@@ -270,7 +270,7 @@ class Coordinator(CheckpointCalls):
             "floor": self._members.floor(),
             "replicas": replicas,
             **self._journals.figures(replicas),
-            "trainer": {**self._trainer, "waits": await self._leases.waits()},
+            "trainer": self._trainer | {"waits": await self._leases.waits()},
             "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
         }

@@ -9,6 +9,8 @@ import pytest
 from tests.chaos.launch import chaos
 from tests.chaos.plan import Kind
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.timeout(420)
 def test_after_twenty_kills_every_turn_is_trained_once_or_dropped_and_only_streams_of_dead_replicas_failed(
