@@ -7,9 +7,9 @@ many as the budget has room for. Runs in an interpreter that has trl; clawrl is 
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -136,20 +136,21 @@ def main() -> None:
     job = channel.job
     model = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32, local_files_only=True)
     steps = Steps()
-    with tempfile.TemporaryDirectory(prefix="clawrl-bench-trl-") as folder:
-        trainer = GivenSamples(
-            channel,
-            model=model,
-            reward_funcs=lambda completions, **_: [0.0] * len(completions),
-            args=_config(job, folder),
-            train_dataset=Dataset.from_dict({"prompt": ["never read"] * len(job.samples)}),
-            processing_class=AutoTokenizer.from_pretrained(job.model, local_files_only=True),
-            callbacks=[steps],
-        )
-        steps.trainer = trainer
-        channel.ready()
-        if channel.told_to_step():
-            trainer.train()
+    # Beside the samples, with which it goes: this process is ended without a word.
+    folder = str(Path(job.pieces).parent / "trl")
+    trainer = GivenSamples(
+        channel,
+        model=model,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=_config(job, folder),
+        train_dataset=Dataset.from_dict({"prompt": ["never read"] * len(job.samples)}),
+        processing_class=AutoTokenizer.from_pretrained(job.model, local_files_only=True),
+        callbacks=[steps],
+    )
+    steps.trainer = trainer
+    channel.ready()
+    if channel.told_to_step():
+        trainer.train()
 
 
 if __name__ == "__main__":

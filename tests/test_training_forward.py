@@ -103,7 +103,8 @@ def test_a_sliding_window_is_kept_along_every_path() -> None:
 def test_neighbours_of_one_length_that_share_nothing_attend_in_one_call(
     window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, samples = mistral(window), [*session("a", 3), *(make_sample(name, 20, 10) for name in "cdef")]
+    model, alone = mistral(window), [make_sample(name, 20 + (name in "gh"), 10) for name in "cdefgh"]
+    samples = [*session("a", 3), *alone]
     sequences = [np.concatenate([sample.prompt_ids, sample.response_ids]) for sample in samples]
     runs = AttentionTree(plant(sequences).nodes, torch.device("cpu")).runs
     assert sorted(run.count for run in runs if len(run.path) == 1)[-1] > 1
