@@ -1,4 +1,4 @@
-"""Two hundred kills in an hour."""
+"""Kills at random over a cluster under steady traffic, and every turn accounted for: twenty, and two hundred."""
 
 from __future__ import annotations
 
@@ -7,9 +7,21 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.launch import chaos
-from tests.chaos.plan import SHARES
+from tests.chaos.plan import SHARES, Kind
 
 pytestmark = pytest.mark.nightly
+
+
+@pytest.mark.timeout(420)
+def test_after_twenty_kills_every_turn_is_trained_once_or_dropped_and_only_streams_of_dead_replicas_failed(
+    tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    report = chaos(tmp_path, "--kills", "20", "--seed", "11", "--within", "170", limit_s=400)
+    record_property("chaos", {name: report[name] for name in ("kills", "requests", "failed_by", "recovery_s")})
+    assert report["complaints"] == [], report["output"]
+    # What a slow machine had no time for is in the report; what was done has to be of many kinds.
+    assert report["kills"]["done"] >= 12 and set(report["kills"]) >= {Kind.COORDINATOR, Kind.REPLICA, Kind.RANK}
+    assert report["requests"]["whole"] > 20 and report["turns"]["trained"] > 0
 
 
 @pytest.mark.timeout(4500)

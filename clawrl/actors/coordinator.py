@@ -60,7 +60,7 @@ class Coordinator(CheckpointCalls):
         self._leases = LeaseDesk(self._db, self._desk, training, self._queue_grew, self._members.busy)
         alarms = deployment.guards.alarms
         self._health = HealthWatch(self._db, calls.vitals, alarms, state / "guards.json", self._freeze)
-        self._trainer = {"state": "starting"}
+        self._trainer: dict[str, Any] = {"state": "starting"}
         self._journals = JournalDesk(state / "journal", self.record)
         self._began_at = time.time()
         self._spawn(self._desk.take_what_is_owed())

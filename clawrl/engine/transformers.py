@@ -108,6 +108,8 @@ class TransformersEngine:
             context_length=config.context_length,
             max_running_requests=config.max_running_requests,
             scores=True,
+            # Where the adapters' base is not what this engine holds, it lies beside their snapshot.
+            reads_snapshots=adapters is not None,
         )
 
     @property
