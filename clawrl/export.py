@@ -20,7 +20,7 @@ from clawrl.config import Deployment, read_deployment
 from clawrl.ledger import Ledger
 from clawrl.messages import PolicyVersion
 from clawrl.models import ModelError, resolve
-from clawrl.weights.snapshot import SnapshotError, read_snapshot
+from clawrl.weights.snapshot import SnapshotError, read_manifest, read_whole
 
 # The model's own weights, in every form in which it may have come; the new ones take their place.
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.index.json")
@@ -60,7 +60,7 @@ def export(deployment: Deployment, target: Path, number: int | None = None) -> P
 
 
 def whole_tensors(version: PolicyVersion) -> dict[str, torch.Tensor]:
-    """Every weight of a version, by the model's own names, as its snapshot says."""
+    """Every weight of a version, by the model's own names, adapters added in."""
     folder = Path(version.snapshot)
     if not folder.is_dir():
         raise ExportError(
@@ -68,15 +68,15 @@ def whole_tensors(version: PolicyVersion) -> dict[str, torch.Tensor]:
             "--version, and raise publish.keep_snapshots to keep more of them"
         )
     try:
-        manifest, tensors = read_snapshot(folder)
+        digest = read_manifest(folder).digest
+        if digest != version.digest:
+            raise ExportError(
+                f"{folder} has digest {digest[:12]}, but version {version.version} was published with "
+                f"{version.digest[:12]}; name another --version"
+            )
+        return read_whole(folder)
     except SnapshotError as error:
         raise ExportError(f"version {version.version} cannot be exported: {error}; name another --version") from error
-    if manifest.digest != version.digest:
-        raise ExportError(
-            f"{folder} has digest {manifest.digest[:12]}, but version {version.version} was published with "
-            f"{version.digest[:12]}; name another --version"
-        )
-    return tensors
 
 
 def _find(deployment: Deployment, number: int | None) -> PolicyVersion:

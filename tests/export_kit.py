@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM
 
 from clawrl.config import Deployment, read_deployment
 from clawrl.ledger import Ledger
-from clawrl.messages import PolicyVersion
+from clawrl.messages import AdapterShape, Addition, PolicyVersion, WeightManifest
 from clawrl.training.model import full_parameters
+from clawrl.weights.adapters import expected_adapters, merge
 from clawrl.weights.manifest import build_manifest
 from clawrl.weights.snapshot import write_snapshot
 from tests.live import tiny_deployment
@@ -60,15 +61,30 @@ def trained_deployment(root: Path, versions: int = 3, kind: str = "llama") -> Tr
                     parameter += 0.01 * number
             tensors = dict(full_parameters(policy))
             trained.weights[number] = tensors
-            manifest = build_manifest(number, tensors, bucket_bytes=1 << 20)
-            snapshot = write_snapshot(root / "state" / "snapshots", manifest, tensors)
-            ledger.commit_version(
-                PolicyVersion(
-                    version=number,
-                    step=2 * number,
-                    snapshot=str(snapshot),
-                    digest=manifest.digest,
-                    published_at=time.time(),
-                )
-            )
+            _commit(ledger, root, build_manifest(number, tensors, bucket_bytes=1 << 20), tensors)
     return trained
+
+
+def publish_adapters(trained: Trained, number: int) -> dict[str, torch.Tensor]:
+    """Adapters alone, added to version 0, become version ``number``; returns its whole weights."""
+    root, base = trained.file.parent, build_manifest(0, trained.weights[0], bucket_bytes=1 << 20)
+    shape = AdapterShape(rank=2, alpha=4.0, targets=("q_proj",))
+    specs = expected_adapters({spec.name: spec for spec in base.tensors}, shape)
+    adapters = {spec.name: torch.full(spec.shape, 0.1) for spec in specs}
+    addition = Addition(shape=shape, base_version=0, base_digest=base.digest)
+    with trained.ledger as ledger:
+        _commit(ledger, root, build_manifest(number, adapters, bucket_bytes=1 << 20, addition=addition), adapters)
+    return merge(trained.weights[0], adapters, shape)
+
+
+def _commit(ledger: Ledger, root: Path, manifest: WeightManifest, tensors: dict[str, torch.Tensor]) -> None:
+    snapshot = write_snapshot(root / "state" / "snapshots", manifest, tensors)
+    ledger.commit_version(
+        PolicyVersion(
+            version=manifest.version,
+            step=2 * manifest.version,
+            snapshot=str(snapshot),
+            digest=manifest.digest,
+            published_at=time.time(),
+        )
+    )

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from clawrl import cli
 from clawrl.export import ExportError, export, export_file
 from clawrl.training.model import full_parameters
-from tests.export_kit import Trained, trained_deployment
+from tests.export_kit import Trained, publish_adapters, trained_deployment
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,18 @@ def test_an_older_version_can_be_had_while_its_snapshot_is_there(published: Trai
     assert export(published.deployment, tmp_path / "first", 1).version == 1
     loaded = dict(full_parameters(AutoModelForCausalLM.from_pretrained(tmp_path / "first")))
     assert all(torch.equal(loaded[name], tensor) for name, tensor in published.weights[1].items())
+
+
+def test_a_version_of_adapters_is_exported_with_them_added_in(tmp_path: Path) -> None:
+    trained = trained_deployment(tmp_path, versions=1)
+    expected = publish_adapters(trained, 1)
+    assert export(trained.deployment, tmp_path / "whole").version == 1
+    loaded = dict(full_parameters(AutoModelForCausalLM.from_pretrained(tmp_path / "whole")))
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
+    assert any(not torch.equal(loaded[name], tensor) for name, tensor in trained.weights[0].items())
+    trained.forget(0)
+    with pytest.raises(ExportError, match=r"version 1 cannot be exported: .* addition to version 0"):
+        export(trained.deployment, tmp_path / "again")
 
 
 def test_a_folder_that_holds_something_is_never_overwritten(published: Trained, tmp_path: Path) -> None:

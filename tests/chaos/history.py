@@ -13,6 +13,7 @@ from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
 from clawrl.ledger.views import StepRow, Transition, TurnRow
 from clawrl.messages import DropReason, PolicyVersion, TurnState
+from clawrl.training.checkpoint import read_step
 
 _ALL = 1_000_000
 
@@ -77,10 +78,11 @@ def run_starts(state: Path) -> list[float]:
 
 def last_checkpoint(state: Path) -> Trained | None:
     """Of the checkpoint with the highest step; every rank writes the same lineage."""
-    files = sorted((state / "checkpoints").rglob("step-*.rank-0-of-*.pt"), key=lambda file: file.name)
-    if not files:
+    folders = [file.parent for file in state.glob("checkpoints/*/checkpoint.json")]
+    if not folders:
         return None
-    saved = torch.load(files[-1], map_location="cpu", weights_only=True)
+    newest = max(folders, key=lambda folder: (read_step(folder) or 0, folder.name))
+    saved = torch.load(next(newest.glob("rank-0-of-*.pt")), map_location="cpu", weights_only=True)
     return Trained(step=saved["step"], lineage=saved["lineage"])
 
 
