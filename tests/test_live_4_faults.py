@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from clawrl.ledger.states import check_move
-from clawrl.messages import TurnState
 from tests.live import Live
 from tests.traffic import Traffic
+from tests.trained_once import nothing_is_trained_twice
 
 
 def _coordinator(live: Live) -> int:
@@ -66,25 +64,8 @@ def test_a_killed_actor_comes_back_and_the_ledger_still_adds_up(
     assert status["unrecorded"] == 0
     recorded = status["turns"]["recorded"] - before["turns"]["recorded"]
     assert recorded >= len(traffic.answers), "every answer that a client got is in the ledger"
-    _nothing_is_trained_twice(live)
-
-
-def _nothing_is_trained_twice(live: Live) -> None:
-    """Replays the log of every turn: each move is legal, and no turn is in the weights of two steps at once."""
     with live.ledger() as ledger:
-        for row in ledger.turns(100_000):
-            log, state = ledger.transitions(row.turn_id), ledger.state(row.turn_id)
-            for move in log:
-                check_move(row.turn_id, move.source, move.target)
-            moves = Counter(move.target for move in log)
-            undone = sum(
-                move.target is TurnState.QUEUED and move.source in (TurnState.APPLIED, TurnState.TRAINED)
-                for move in log
-            )
-            assert moves[TurnState.APPLIED] - undone <= 1, log
-            # The coordinator goes on writing while this reads.
-            if ledger.transitions(row.turn_id) == log:
-                assert log[-1].target is state
+        nothing_is_trained_twice(ledger)
 
 
 def test_a_new_replica_serves_nothing_before_it_holds_the_current_version(live: Live) -> None:
