@@ -177,3 +177,23 @@ def test_another_thread_may_take_over_the_connection(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(say, ledger, f"t{i}", user("hi"), "x").result()
     assert ledger.counts().recorded == 3
+
+
+READER = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM turns').fetchone()[0])"
+
+
+def test_who_looks_into_the_file_and_leaves_takes_nothing_of_what_is_written_later(tmp_path: Path) -> None:
+    """Also after the ledger was synced for a checkpoint: closing a handle of a file takes a process's locks on it."""
+
+    file = tmp_path / "ledger.db"
+
+    def seen_by_another() -> int:
+        ran = subprocess.run([sys.executable, "-c", READER, str(file)], capture_output=True, text=True, check=True)
+        return int(ran.stdout)
+
+    with open_ledger(tmp_path) as ledger:
+        ledger.restored("run", 0)
+        for number in range(3):
+            say(ledger, f"t{number}", user("hello"), "answer", session="s")
+            ledger.checkpointing("run", 0)
+            assert seen_by_another() == number + 1

@@ -10,7 +10,6 @@ operation inside a batch leaves no half of itself behind and does not take the b
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -115,11 +114,14 @@ class Database:
         self._connection.set_trace_callback(listener)
 
     def sync(self) -> None:
-        """What was committed before this call survives a power cut, too."""
-        for path in (self.path.with_name(f"{self.path.name}-wal"), self.path, self.path.parent):
-            # No log: all of it is in the file itself.
-            with contextlib.suppress(FileNotFoundError):
-                sync_path(path)
+        """What was committed before this call survives a power cut, too.
+
+        What is not in the log any more SQLite has synced itself. The file itself must not be touched: whoever closes a
+        handle of it, and be it another one, takes the locks of this process away (POSIX), and the next reader that
+        leaves believes to be the last and deletes the log that is still being written.
+        """
+        sync_path(self.path.with_name(f"{self.path.name}-wal"))
+        sync_path(self.path.parent)
 
     def close(self) -> None:
         self._connection.close()
