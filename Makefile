@@ -101,7 +101,7 @@ $(VENV)-trl/.installed: constraints.txt | $(VENV)/.made
 	$(VENV)-trl/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt '$(TRL)'
 	@touch $@
 
-$(SGLANG_CPU)/.installed: $(SGLANG_FILES) | $(VENV)/.made
+$(SGLANG_CPU)/.installed: | $(VENV)/.made
 	rm -rf $(SGLANG_CPU)
 	$(PYTHON) -m venv $(SGLANG_CPU)
 	$(SGLANG_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $$(grep '^torch==' $(SGLANG_SOURCE)/requirements.txt)
