@@ -200,11 +200,11 @@ class Deployment(StrictConfig):
         if why and self.publish.adapters == "alone":
             found.append(f"publish.adapters: alone, but {why}; set merged")
         training = self.trainer.training
-        if training.world_size > 1 and training.collective_timeout_s <= self.publish.longest_s:
+        if training.world_size > 1 and training.collective_timeout_s <= self.publish.whole_s:
             found.append(
                 f"trainer.training.collective_timeout_s: {training.collective_timeout_s:g}, but a publish may take "
-                f"{self.publish.longest_s:g} s while the other ranks wait (publish.transfer_timeout_s, "
-                "go_back_timeout_s and commit_timeout_s); raise the one or lower the others"
+                f"{self.publish.whole_s:g} s while the other ranks wait (publish.prepare_timeout_s, "
+                "transfer_timeout_s, go_back_timeout_s and commit_timeout_s); raise the one or lower the others"
             )
         try:
             KeyRing(self.serving, os.environ)
@@ -237,6 +237,7 @@ class Deployment(StrictConfig):
                     world_size=trainer.training.world_size,
                     reference=build_method(trainer.method).needs_reference and trainer.training.lora is None,
                     adapters=trainer.training.lora is not None,
+                    offload=trainer.training.offload_optimizer,
                 ),
             ]
         )

@@ -9,6 +9,7 @@ have both. The folder appears whole, or not at all, and never in the place of an
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import yaml
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from clawrl.config import Deployment, read_deployment
-from clawrl.ledger import Ledger
+from clawrl.ledger import Ledger, LedgerFileError
 from clawrl.messages import PolicyVersion
 from clawrl.models import ModelError, resolve
 from clawrl.weights.snapshot import SnapshotError, read_manifest, read_whole
@@ -83,9 +84,12 @@ def _find(deployment: Deployment, number: int | None) -> PolicyVersion:
     file = deployment.state_path / "ledger.sqlite"
     if not file.is_file():
         raise ExportError(f"{deployment.state_path} holds no ledger: has {deployment.name!r} ever run here?")
-    with Ledger(file, deployment.ledger) as ledger:
-        version = ledger.current_version() if number is None else ledger.version(number)
-        there = [known.version for known in ledger.versions() if Path(known.snapshot).is_dir()]
+    try:
+        with Ledger(file, deployment.ledger) as ledger:
+            version = ledger.current_version() if number is None else ledger.version(number)
+            there = [known.version for known in ledger.versions() if Path(known.snapshot).is_dir()]
+    except (LedgerFileError, sqlite3.Error) as error:
+        raise ExportError(f"{file} cannot be read: {error}") from error
     if version is None and number is None:
         raise ExportError(f"{deployment.name!r} has not published a version yet")
     if version is None:

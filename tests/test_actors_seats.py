@@ -15,19 +15,30 @@ from clawrl.actors.seats import Reserved, orphaned
 from clawrl.config import read_deployment
 
 SEAT = {"CPU": 0.5, "rank": 1.0}
-ORPHAN = Reserved(group_id=b"a", bundles=(SEAT, SEAT), is_detached=False, is_removed=False, maker_is_dead=True)
+JOB = "01000000"
+ORPHAN = Reserved(
+    group_id=b"a",
+    job=JOB,
+    bundles=(SEAT, SEAT),
+    is_detached=False,
+    is_removed=False,
+    made_by_actor=True,
+    maker_is_dead=True,
+)
 
 
 def test_a_group_of_the_trainers_form_whose_maker_is_dead_is_held_by_nobody() -> None:
-    assert orphaned([ORPHAN], 2, SEAT) == [ORPHAN]
+    assert orphaned([ORPHAN], JOB, 2, SEAT) == [ORPHAN]
     typed = replace(ORPHAN, bundles=({**SEAT, "accelerator_type:H100": 0.001},) * 2)
-    assert orphaned([typed], 2, SEAT | {"GPU": 0.0}) == [typed]
+    assert orphaned([typed], JOB, 2, SEAT | {"GPU": 0.0}) == [typed]
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"maker_is_dead": False},
+        {"made_by_actor": False},
+        {"job": "02000000"},
         {"is_detached": True},
         {"is_removed": True},
         {"bundles": (SEAT,)},
@@ -37,7 +48,11 @@ def test_a_group_of_the_trainers_form_whose_maker_is_dead_is_held_by_nobody() ->
     ids=str,
 )
 def test_any_other_group_is_left_alone(change: dict[str, object]) -> None:
-    assert orphaned([replace(ORPHAN, **change)], 2, SEAT) == []  # type: ignore[arg-type]
+    assert orphaned([replace(ORPHAN, **change)], JOB, 2, SEAT) == []  # type: ignore[arg-type]
+
+
+def test_ranks_that_reserve_nothing_have_no_seats() -> None:
+    assert orphaned([replace(ORPHAN, bundles=({}, {}))], JOB, 2, {"CPU": 0.0}) == []
 
 
 def test_the_driver_looks_for_such_seats_while_its_own_training_waits_for_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,9 @@ def test_each_thing_that_is_not_there_is_named_with_its_remedy(tmp_path: Path) -
     other = trained_deployment(tmp_path / "other", versions=0)
     with pytest.raises(ExportError, match="has not published a version yet"):
         export(other.deployment, target)
+    (tmp_path / "other" / "state" / "ledger.sqlite").write_bytes(b"no database at all, whatever its name says" * 100)
+    with pytest.raises(ExportError, match="cannot be read"):
+        export(other.deployment, target)
     (tmp_path / "other" / "state" / "ledger.sqlite").unlink()
     with pytest.raises(ExportError, match="holds no ledger"):
         export(other.deployment, target)

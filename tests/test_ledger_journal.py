@@ -139,6 +139,11 @@ def test_a_spoiled_line_is_counted_and_the_others_are_read(tmp_path: Path) -> No
     assert left_behind(tmp_path) == [(["a", "c"], 1)]
 
 
+def test_what_a_kill_left_of_a_file_that_was_being_written_anew_goes(tmp_path: Path) -> None:
+    (tmp_path / "dead-1.new").write_bytes(b"half of")
+    assert list(orphans(tmp_path, CODEC)) == [] and list(tmp_path.iterdir()) == []
+
+
 def test_a_full_journal_refuses_by_name_of_its_setting_and_keeps_what_it_has(tmp_path: Path) -> None:
     journal = open_journal(tmp_path, limit_bytes=3_000)
     journal.append(a_turn("a"))

@@ -79,6 +79,20 @@ def test_batches_that_changed_nothing_make_nothing_older_and_cannot_starve_the_t
     assert behind(ledger, 6) == 0
 
 
+@pytest.mark.parametrize("old_release", [False, True])
+def test_a_gradient_that_was_not_finite_is_a_figure_like_any_other(ledger: Ledger, old_release: bool) -> None:
+    """SQLite takes no Infinity for JSON, and a step whose figures nobody can read must not stop training."""
+    queue(ledger, "bad", version=10_000)
+    lease = ledger.lease("run", 1, 1, now=0.0, timeout_s=60.0)
+    assert lease is not None and ledger.confirm(lease.lease_id, "run", 1.0)
+    assert ledger.applied(lease.lease_id, "run", {"changed": False, "grad_norm": float("inf"), "loss": float("nan")})
+    if old_release:
+        ledger._db.execute("UPDATE steps SET stats = ?", '{"changed":false,"grad_norm":Infinity}')
+    queue(ledger, "next", version=0)
+    assert ledger.drop_stale("run", 2, 1, now=0.0) == 0
+    assert behind(ledger, 2) == (1 if old_release else 0)
+
+
 def test_a_batch_that_changed_something_before_it_was_undone_counts_anew(ledger: Ledger) -> None:
     publish(ledger, 1, 0)
     step(ledger, 1, "a", changed=False)

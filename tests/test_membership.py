@@ -17,6 +17,7 @@ import pytest
 from clawrl.actors import replica_control
 from clawrl.actors.calls import Coordinator
 from clawrl.actors.replica_control import ReplicaControl
+from clawrl.engine.errors import EngineError
 from clawrl.engine.protocol import Engine, SwapReport
 from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
 from clawrl.weights.config import PublishConfig
@@ -39,6 +40,7 @@ class MadeUpEngine:
     def __init__(self) -> None:
         self.version = 0
         self.staged: int | None = None
+        self.broken = False
         self.says: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -46,6 +48,10 @@ class MadeUpEngine:
 
     def stats(self) -> dict[str, Any]:
         return {}
+
+    def health(self) -> None:
+        if self.broken:
+            raise EngineError("broken")
 
     async def prepare(self, manifest: WeightManifest, snapshot: Path) -> None:
         self.says.append(f"prepare {manifest.version}")
@@ -192,6 +198,20 @@ def test_a_replica_that_comes_in_the_middle_of_a_publish_waits_for_its_end(story
         await cluster.publishing.finish(publish)
         await asyncio.wait_for(late.joined, 5)
         assert late.engine.version == first.engine.version == 1 and cluster.members.floor() == 1
+
+    story(told)
+
+
+def test_a_newcomer_whose_engine_breaks_before_it_is_admitted_does_not_wait_for_ever(story: Any) -> None:
+    async def told(cluster: Cluster) -> None:
+        first = await cluster.join("first")
+        first.engine.gate.clear()
+        await cluster.begin(1)
+        late = Replica("late", cluster)
+        await asyncio.sleep(0.1)
+        late.engine.broken = True
+        with pytest.raises(EngineError, match="broken"):
+            await asyncio.wait_for(late.joined, 5)
 
     story(told)
 

@@ -98,3 +98,11 @@ def test_a_sample_that_fits_no_pack_opens_another() -> None:
 def test_there_are_no_more_packs_than_samples() -> None:
     (passes,) = plan_packs(lone([10, 12]), 1)
     assert sorted(passes) == [(0,), (1,)]
+
+
+def test_branches_that_are_too_close_to_be_shared_count_as_what_they_are() -> None:
+    stem = tokens(7, 80)
+    sequences = [np.concatenate([stem[: 20 + 8 * i], 2000 + 100 * i + np.arange(12)]) for i in range(7)]
+    for budget in range(60, 260, 7):
+        (passes,) = plan_packs(sequences, budget)
+        assert all(size(sequences, pack) <= budget or len(pack) == 1 for pack in passes), budget

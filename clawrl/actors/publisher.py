@@ -58,7 +58,11 @@ class Publisher:
             manifest, folder = self._snapshot(version, contents, needed)
             sender = self._open_sender(manifest.kind)
             try:
-                meeting = self._ask("begin_publish", self._run_id, manifest, step, str(folder), *sender.address)
+                # It waits until the replicas have prepared.
+                prepare_s = self._settings.prepare_timeout_s
+                meeting = self._ask(
+                    "begin_publish", self._run_id, manifest, step, str(folder), *sender.address, more_s=prepare_s
+                )
                 publish_id = meeting.name
                 if meeting.world > 1:
                     _transfer(sender, meeting, manifest, contents.tensors)

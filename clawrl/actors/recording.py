@@ -53,7 +53,10 @@ class Recorder:
         async def record(turn: Turn) -> None:
             await self._coordinator.ask("record", turn, timeout_s=self._ack_timeout_s)
 
-        self._running.start(take_in_orphans(folder, codec, record))
+        async def take_in() -> None:
+            self.unrecorded += await take_in_orphans(folder, codec, record)
+
+        self._running.start(take_in())
 
     async def finish(self) -> None:
         """Sees what it can into the ledger; the rest stays in the journal."""
@@ -106,7 +109,10 @@ class Recorder:
             else:
                 recorded.append(turn.turn_id)
         if recorded:
-            await asyncio.to_thread(self._journal.handed_in, recorded)
+            try:
+                await asyncio.to_thread(self._journal.handed_in, recorded)
+            except OSError as error:
+                log.error("the journal keeps turns that are recorded: %r", error)
         return len(recorded)
 
 

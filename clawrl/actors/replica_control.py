@@ -13,6 +13,7 @@ drops it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
@@ -70,10 +71,13 @@ class ReplicaControl:
             await self._catch_up(current)
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._listen())
-        word = loop.create_task(self._admitted.wait())
-        await asyncio.wait({self._task, word}, return_when=asyncio.FIRST_COMPLETED)
-        word.cancel()
-        self.check()
+        while not self._admitted.is_set():
+            # Serve asks after a replica's health only once it serves.
+            self.check()
+            self._engine.health()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._admitted.wait()
         self._watch = loop.create_task(self._watch_for_the_end())
 
     async def leave(self) -> None:

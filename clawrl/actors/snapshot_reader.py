@@ -7,6 +7,7 @@ through the coordinator, and nothing has to be kept alive.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -26,8 +27,14 @@ class HeadReader:
         return cast(bytes, await _on_head(read_here, folder, name, offset, size))
 
 
+@functools.cache
+def _remote(work: Callable[..., Any]) -> Any:
+    """Made once: Ray keeps every remote function for as long as the job lives."""
+    return ray.remote(work)
+
+
 async def _on_head(work: Callable[..., Any], *arguments: Any) -> Any:
-    task = ray.remote(work).options(
+    task = _remote(work).options(
         num_cpus=0,
         resources={"node:__internal_head__": 0.001},
         # Not within the placement group of the replica that asks.

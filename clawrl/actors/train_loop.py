@@ -47,6 +47,8 @@ from clawrl.training.ranks import Ranks, limit_collectives
 log = logging.getLogger(__name__)
 # A call that must not be lost waits this long for a coordinator that is being restarted.
 _PATIENCE_S = 300.0
+# Each may have to wait for the coordinator, and the rest after a failure takes as long as one.
+_CALLS_OF_A_PUBLISH = 6
 
 
 class Asking(Protocol):
@@ -240,5 +242,5 @@ class TrainingRun:
     def _longest_wait(self, world: int) -> float:
         """While rank 0 waits for the coordinator, the other ranks wait for rank 0."""
         config = self._config
-        spare_s = (config.collective_timeout_s - self._deployment.publish.longest_s) / 2
+        spare_s = (config.collective_timeout_s - self._deployment.publish.whole_s) / _CALLS_OF_A_PUBLISH
         return _PATIENCE_S if world == 1 else min(_PATIENCE_S, max(spare_s, config.poll_s))

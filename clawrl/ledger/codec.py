@@ -163,8 +163,12 @@ def unpack_spans(text: str) -> tuple[VersionSpan, ...]:
 
 
 def pack_stats(stats: Mapping[str, Any]) -> str:
-    """Figures as JSON. Never refuses: a step that was taken must not go unrecorded over one odd figure."""
-    return json.dumps({str(key): value for key, value in stats.items()}, default=_plain, separators=(",", ":"))
+    """Figures as JSON, which knows no infinity: what is not finite becomes null.
+
+    Never refuses: a step that was taken must not go unrecorded over one odd figure.
+    """
+    text = json.dumps({str(key): value for key, value in stats.items()}, default=_plain, separators=(",", ":"))
+    return json.dumps(json.loads(text, parse_constant=lambda _: None), separators=(",", ":"))
 
 
 def unpack_stats(text: str) -> dict[str, Any]:

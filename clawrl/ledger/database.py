@@ -10,6 +10,7 @@ operation inside a batch leaves no half of itself behind and does not take the b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -40,7 +41,9 @@ class Database:
     def __init__(self, path: Path, codec: Codec, clock: Callable[[], float]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Conversations lie in here: readable by this user only. The -wal and -shm files inherit the mode.
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        # Only where there is none: to close a handle of it would take the locks of others in this process away.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         self.path = path
         self.codec = codec
         self.clock = clock

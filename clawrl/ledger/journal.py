@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import fcntl
 import json
+import logging
 import os
 import threading
 import zlib
@@ -33,7 +34,8 @@ from clawrl.ledger.database import sync_path
 from clawrl.ledger.turn_codec import pack_turn, unpack_turn
 from clawrl.messages import Turn, TurnId
 
-_SUFFIX = ".journal"
+log = logging.getLogger(__name__)
+_SUFFIX, _ASIDE = ".journal", ".new"
 
 
 class JournalFull(RuntimeError):
@@ -107,13 +109,18 @@ class Journal:
                 self._file = None
                 return
             # Written anew beside the old one, which is whole until it is replaced.
-            aside = self.path.with_suffix(".new")
-            file = _open_locked(aside)
+            aside = self.path.with_suffix(_ASIDE)
+            file = _open_locked(aside, create=True)
             assert file is not None
-            file.truncate(0)
-            file.write(b"".join(self._turns.values()))
-            os.fsync(file.fileno())
-            aside.replace(self.path)
+            try:
+                file.truncate(0)
+                file.write(b"".join(self._turns.values()))
+                os.fsync(file.fileno())
+                aside.replace(self.path)
+            except OSError:
+                # The old file has more than waits: recorded once more, which changes nothing.
+                file.close()
+                raise
             self._file.close()
             self._file = file
 
@@ -127,7 +134,7 @@ class Journal:
     def _open(self) -> IO[bytes]:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = _open_locked(self.path)
+            file = _open_locked(self.path, create=True)
             if file is None:
                 raise BlockingIOError(f"{self.path} is held by another process")
             self._file = file
@@ -137,7 +144,13 @@ class Journal:
 
 def orphans(folder: Path, codec: Codec) -> Iterator[tuple[Path, Found]]:
     """Files that no living process of this machine holds. One that the caller does not unlink comes again."""
-    for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else ():
+    if not folder.is_dir():
+        return
+    for unfinished in folder.glob(f"*{_ASIDE}"):
+        if (file := _open_locked(unfinished)) is not None:
+            with file:
+                unfinished.unlink(missing_ok=True)
+    for path in sorted(folder.glob(f"*{_SUFFIX}")):
         file = _open_locked(path)
         if file is None:
             continue
@@ -169,12 +182,22 @@ def _turn(codec: Codec, line: bytes) -> Turn | None:
     checksum, _, text = line.rstrip(b"\n").partition(b" ")
     if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
         return None
-    body = json.loads(text)
-    return unpack_turn(codec, body["owner"], base64.b64decode(body["turn"]))
+    try:
+        body = json.loads(text)
+        return unpack_turn(codec, body["owner"], base64.b64decode(body["turn"]))
+    except Exception:
+        # Whole, but of another release, or for another key: it must not keep the lines after it.
+        log.exception("a line of a journal cannot be read")
+        return None
 
 
-def _open_locked(path: Path) -> IO[bytes] | None:
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+def _open_locked(path: Path, *, create: bool = False) -> IO[bytes] | None:
+    """``None`` where another process holds it, or it is gone."""
+    try:
+        handle = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+    except FileNotFoundError:
+        return None
+    file = os.fdopen(handle, "r+b", buffering=0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -23,9 +23,10 @@ def behind(db: Database, version: int, step: int) -> int:
     # A number that was never published, or is no longer known, counts as the one before it, down to the start.
     made = db.one("SELECT step, stats FROM versions WHERE version <= ? ORDER BY version DESC LIMIT 1", version)
     made_by = 0 if made is None else int(unpack_stats(made["stats"]).get(REWOUND_AT, made["step"]))
+    # Ledgers of earlier releases may hold figures that are not finite, which SQLite does not take for JSON.
     without_effect = db.scalar(
         "SELECT count(*) FROM steps WHERE step > ? AND step < ? AND state != 'undone'"
-        " AND json_extract(stats, '$.changed') = 0",
+        " AND CASE WHEN json_valid(stats) THEN json_extract(stats, '$.changed') = 0 ELSE 0 END",
         made_by,
         step,
     )

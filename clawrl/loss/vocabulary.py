@@ -2,8 +2,8 @@
 
 ``logits = hidden W^T + bias`` is computed for a few rows at a time, and again in the backward pass: what stays in
 memory is one row's log-sum-exp. The rows that are worked on together are those whose float32 logits fit
-``block_bytes``; at the peak three such blocks exist. The numbers are those of ``log_softmax(logits / T)`` in float32
-(float64 stays).
+``block_bytes``; at the peak three such blocks exist, four where the entropy is asked for. The numbers are those of
+``log_softmax(logits / T)`` in float32 (float64 stays).
 
 The vocabulary may be cut into shards of consecutive tokens, one a rank of ``head.group``. All ranks then call these
 functions with the same hidden states and ids, and get the same results; gradients of ``hidden`` come back whole, those

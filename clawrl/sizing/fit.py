@@ -66,14 +66,21 @@ def fit_engine(shape: Architecture, engine: EngineConfig, *, gib: float, num_gpu
 
 
 def trainer_bytes(
-    shape: Architecture, dtype: str, world_size: int, *, reference: bool = False, adapters: bool = False
+    shape: Architecture,
+    dtype: str,
+    world_size: int,
+    *,
+    reference: bool = False,
+    adapters: bool = False,
+    offload: bool = False,
 ) -> float:
-    """The least that each rank holds between two steps. ``reference`` is a second, frozen copy of the weights.
+    """The least that each rank holds on its GPU between two steps. ``reference`` is a second, frozen copy.
 
-    With ``adapters`` only the frozen weights count, which are nearly all of it.
+    With ``adapters`` only the frozen weights count, which are nearly all of it; with ``offload`` all else is in host
+    memory.
     """
     weight = DTYPE_BYTES[dtype]
-    if adapters:
+    if adapters or offload:
         return parameters(shape) * weight * (1 + reference) / world_size
     # A float32 weight that is not sharded is its own master.
     master = 0 if weight == _MASTER and world_size == 1 else _MASTER
@@ -88,17 +95,20 @@ def fit_trainer(
     *,
     reference: bool,
     adapters: bool = False,
+    offload: bool = False,
     gib: float,
     num_gpus: float,
     gpu: str,
 ) -> Fit:
     available = gib * min(1.0, num_gpus)
-    needed = trainer_bytes(shape, dtype, world_size, reference=reference, adapters=adapters) / GIB
+    needed = trainer_bytes(shape, dtype, world_size, reference=reference, adapters=adapters, offload=offload) / GIB
     if needed <= available:
         return Fit(needed=needed, available=available)
-    held = "the frozen weights" if adapters else "weights, gradients and Adam's state"
+    held, less = "weights, gradients and Adam's state", "set offload_optimizer, raise fsdp_size or tp_size"
+    if adapters or offload:
+        held, less = "the frozen weights" if adapters else "the weights", "raise fsdp_size or tp_size"
     problem = (
         f"training.fsdp_size: {held} alone need {needed:.1f} GiB on each of {world_size} "
-        f"GPUs, but there are {available:.1f} of {gpu}; raise fsdp_size or tp_size, or take a smaller model"
+        f"GPUs, but there are {available:.1f} of {gpu}; {less}, or take a smaller model"
     )
     return Fit(needed=needed, available=available, problem=problem)

@@ -59,6 +59,7 @@ class TrainerSeat(Seat):
     world_size: int
     reference: bool
     adapters: bool = False
+    offload: bool = False
 
     def fit(self, shape: Architecture, gib: float, gpu: str) -> Fit:
         return fit_trainer(
@@ -67,6 +68,7 @@ class TrainerSeat(Seat):
             self.world_size,
             reference=self.reference,
             adapters=self.adapters,
+            offload=self.offload,
             gib=gib,
             num_gpus=self.resources.num_gpus,
             gpu=gpu,

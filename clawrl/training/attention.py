@@ -1,8 +1,8 @@
 """Attention over a forest of token sequences, under the name ``clawrl`` among transformers' implementations.
 
 A model loaded with it and called with ``tree=`` lets each token of a `Forest` attend to its own path alone, node by
-node, so that nothing is computed that a mask would throw away and no mask of N by N exists. Without ``tree`` it is
-``sdpa``.
+node, so that nothing is computed that a mask would throw away and no mask of N by N exists (but where layers look
+through a window: there a node has one). Without ``tree`` it is ``sdpa``.
 
 transformers hands keyword arguments that it does not know down to the attention function. A model that does not, or
 whose layers mix tokens in other ways (linear attention, convolutions), would give wrong numbers without a word:
@@ -23,6 +23,8 @@ from transformers.masking_utils import sdpa_mask
 from clawrl.training.tree import Node
 
 NAME = "clawrl"
+_NOT_HERE = ("softcap", "s_aux", "position_bias")
+"""What some models ask of their attention beside the usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class AttentionTree:
     def __init__(self, nodes: Sequence[Node], device: torch.device) -> None:
         self.runs = _runs(nodes)
         self.lengths = [run.node.length * run.count for run in self.runs]
+        self.windowed = False
+        """Whether any layer has attended through a window."""
         self._device = device
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
 
@@ -81,8 +85,9 @@ def tree_attention(
         return sdpa_attention_forward(  # type: ignore[no-any-return]
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
         )
-    if others.get("softcap") is not None:
-        raise ValueError("attention with a soft cap cannot run over a tree")
+    if odd := [name for name in _NOT_HERE if others.get(name) is not None]:
+        raise ValueError(f"attention with {odd[0]} cannot run over a tree")
+    tree.windowed |= sliding_window is not None
     pieces = [tensor.split(tree.lengths, dim=2) for tensor in (query, key, value)]
     groups = query.shape[1] // key.shape[1]
     outputs = []

@@ -26,6 +26,8 @@ from clawrl.training.shards import DataParallel, local
 from clawrl.training.tree import MIN_SHARED, Forest, plant
 
 log = logging.getLogger(__name__)
+# What models do with arguments and masks that they do not expect.
+_DOES_NOT_FIT = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, NotImplementedError)
 
 
 class PolicyReader:
@@ -45,6 +47,10 @@ class PolicyReader:
                 "%s is trained one sample per pass: its attention or its logits are of a kind that cannot be packed",
                 type(model).__name__,
             )
+
+    def release(self) -> None:
+        """Frees what FSDP has gathered of a model of which no backward pass will follow."""
+        reshard(self._model)
 
     def split(self, micro_batch_tokens: int, parallel: DataParallel) -> Split:
         """How batches for this model are to be cut."""
@@ -71,14 +77,18 @@ class PolicyReader:
         return TokenDistribution(rows, batch.mask_BT)
 
     def _rows(self, hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor) -> Rows:
-        if head.group is None and not self._liger and len(hidden_ND) <= head.rows_at_once:
-            # One block: nothing is saved by computing it twice.
+        if head.group is None and not self._liger and 2 * len(hidden_ND) <= head.rows_at_once:
+            # So few that nothing is saved by computing them twice.
             logits_NV = torch.nn.functional.linear(hidden_ND, head.weight_VD, head.bias_V)
             return LogitRows(logits_NV, temperature_N)
         return (LigerRows if self._liger else HeadRows)(hidden_ND, head, temperature_N)
 
-    def _run(self, forest: Forest, logits_to_keep: int) -> tuple[Tensor, Tensor]:
+    def _run(
+        self, forest: Forest, logits_to_keep: int, tree: attention.AttentionTree | None = None
+    ) -> tuple[Tensor, Tensor]:
         """One pass over the forest -> the last hidden states [1, N, D] and the last ``logits_to_keep`` logits."""
+        if self._model.base_model is self._model:
+            raise TypeError(f"{type(self._model).__name__} has no body apart from its head")
         seen: list[Tensor] = []
         hook = self._model.base_model.register_forward_hook(lambda _, __, output: seen.append(output[0]))
         try:
@@ -89,7 +99,7 @@ class PolicyReader:
                 attention_mask=torch.empty(1, 1, 0, 0, device=self._device),
                 use_cache=False,
                 logits_to_keep=logits_to_keep,
-                tree=attention.AttentionTree(forest.nodes, self._device),
+                tree=tree or attention.AttentionTree(forest.nodes, self._device),
             ).logits
         finally:
             hook.remove()
@@ -105,7 +115,8 @@ class PolicyReader:
     def _head(self) -> VocabularyHead:
         """The vocabulary projection as it is right after a pass: gathered by FSDP, cut by tensor parallelism."""
         module = self._model.get_output_embeddings()
-        assert isinstance(module, torch.nn.Linear)
+        if not isinstance(module, torch.nn.Linear):
+            raise TypeError(f"the head is a {type(module).__name__}")
         weight, group, first = module.weight, None, 0
         if isinstance(weight, DTensor):
             (placement,), mesh = weight.placements, weight.device_mesh
@@ -127,9 +138,8 @@ class PolicyReader:
         """Whether a pass over a forest gives what the model gives for each sequence; the same answer on every rank."""
         before = self._model.config._attn_implementation
         try:
-            self._model.set_attn_implementation(attention.NAME)
-            fits = self._is_linear_head() and self._agrees()
-        except (TypeError, ValueError) as error:
+            fits = self._agrees()
+        except _DOES_NOT_FIT as error:
             log.info("packing is not possible: %s", error)
             fits = False
         if dist.is_initialized() and dist.get_world_size() > 1:
@@ -142,18 +152,20 @@ class PolicyReader:
         reshard(self._model)
         return fits
 
-    def _is_linear_head(self) -> bool:
-        return isinstance(self._model.get_output_embeddings(), torch.nn.Linear)
-
     def _agrees(self) -> bool:
         words = np.random.default_rng(0).integers(0, self._model.config.get_text_config().vocab_size, MIN_SHARED + 8)
         sequences = [words[: MIN_SHARED + 3], np.concatenate([words[:MIN_SHARED], words[MIN_SHARED + 3 :]])]
         forest = plant(sequences)
-        hidden_1ND, logits_1NV = self._run(forest, len(forest.ids_N))
+        # By the model's own attention, before it is given ours.
+        alone = [self._plain_logits(plant([sequence]), 0) for sequence in sequences]
+        self._model.set_attn_implementation(attention.NAME)
+        tree = attention.AttentionTree(forest.nodes, self._device)
+        hidden_1ND, logits_1NV = self._run(forest, len(forest.ids_N), tree)
+        if _looks_through_windows(self._model) and not tree.windowed:
+            return False
         head = self._head()
         mine_NV = torch.nn.functional.linear(hidden_1ND[0], head.weight_VD, head.bias_V)
         theirs_NV = logits_1NV[0, :, head.first : head.first + len(head.weight_VD)]
-        alone = [self._plain_logits(plant([sequence]), 0) for sequence in sequences]
         packed = [logits_1NV[0, torch.from_numpy(place)] for place in forest.places]
         # Sixteen bits round differently in passes of another length; another way of attending is far off.
         tolerance = 1e-3 if logits_1NV.dtype == torch.float32 else 0.05
@@ -161,6 +173,15 @@ class PolicyReader:
 
     def _row(self, values_N: np.ndarray) -> Tensor:
         return torch.from_numpy(values_N).to(self._device)[None]
+
+
+def _looks_through_windows(model: PreTrainedModel) -> bool:
+    """Whether the configuration has layers that see only what is near them; two short sequences would not show it."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return any(kind != "full_attention" for kind in kinds)
+    return any(getattr(config, name, None) is not None for name in ("sliding_window", "attention_chunk_size"))
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

@@ -8,8 +8,8 @@ What leaves the trainer are the adapters alone (`adapter_tensors`), for engines 
 (`base_tensors`), or whole weights under the model's own names, adapters added in (`base_parameters` says where), for
 those that need not know that there are any. No publish writes to the model.
 
-Adapters are put in after the model was sharded. FSDP does not know them: every rank holds them whole and, since all
-ranks read the same batch, finds the same gradient for them (`MasterAdamW.average_whole` settles the last bits).
+Adapters are put in after the model was sharded. FSDP does not know them: every rank holds them whole, and
+`MasterAdamW.average_whole` makes one gradient of what the ranks found in their parts of the batch.
 
 `Adapters.state_dict` has no adapter in it, as those are in the optimizer's masters. It says what they are an
 addition to: the settings, and this rank's pieces of those base weights that a rewind changed. All others are in the
@@ -52,7 +52,7 @@ class Adapters:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Within it the model is what the adapters are an addition to."""
+        """Within it the model is what the adapters are added to: the start, until a rewind brings other weights."""
         layers = [module for module in self._model.modules() if isinstance(module, LoraLayer)]
         for layer in layers:
             layer.enable_adapters(False)

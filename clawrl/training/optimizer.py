@@ -74,7 +74,7 @@ class MasterAdamW:
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
-        # Whether a gradient is there depends on the batch alone, and so is the same on all ranks.
+        # Every pass, an idle one too, goes through all of them: a gradient is there on all ranks or on none.
         whole = [self.masters[name].grad for name, p in self._parameters.items() if not isinstance(p, DTensor)]
         gradients = [gradient for gradient in whole if gradient is not None]
         if gradients:
@@ -147,10 +147,10 @@ class MasterAdamW:
         for name, master in self.masters.items():
             master.copy_(saved[name])
         settings = [{k: v for k, v in group.items() if k != "params"} for group in self._adam.param_groups]
-        self._adam.load_state_dict(state["adam"])
-        # The learning rate and its like come from today's configuration, not from the checkpoint.
-        for group, values in zip(self._adam.param_groups, settings, strict=True):
-            group.update(values)
+        # The learning rate and its like come from today's configuration, not from the checkpoint; and by them torch
+        # decides where the state belongs.
+        groups = [old | new for old, new in zip(state["adam"]["param_groups"], settings, strict=True)]
+        self._adam.load_state_dict({**state["adam"], "param_groups": groups})
         self._write_back()
         self.zero_grad()
 

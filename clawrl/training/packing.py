@@ -56,22 +56,23 @@ def _families(sequences: Sequence[TokenArray], budget: int, ranks: int, share: b
     fresh = [len(sequences[i]) - known for i, known in zip(order, [0, *shared], strict=True)]
     # One large family would leave other ranks idle: it is rather taken apart, and its beginning done more than once.
     part = -(-sum(fresh) // ranks)
-    groups: list[list[int]] = []
-    tokens = own = 0
+    families: list[_Family] = []
+    own = 0
     for i, known, new in zip(order, [0, *shared], fresh, strict=True):
-        if known and tokens + new <= budget and own + new <= part:
-            groups[-1].append(i)
-            tokens, own = tokens + new, own + new
-        else:
-            groups.append([i])
-            tokens, own = len(sequences[i]), new
-    families = []
-    for group in groups:
-        forest = plant([sequences[i] for i in group], share=share)
-        families.append(
-            _Family(members=tuple(sorted(group)), tokens=len(forest.ids_N), cost=forest_cost(forest, pair_cost))
-        )
+        if known and own + new <= part:
+            # Planted, since a branch that would be too short is not shared after all.
+            grown = _family(sequences, (*families[-1].members, i), share, pair_cost)
+            if grown.tokens <= budget:
+                families[-1], own = grown, own + new
+                continue
+        families.append(_family(sequences, (i,), share, pair_cost))
+        own = new
     return families
+
+
+def _family(sequences: Sequence[TokenArray], members: tuple[int, ...], share: bool, pair_cost: float) -> _Family:
+    forest = plant([sequences[i] for i in members], share=share)
+    return _Family(members=members, tokens=len(forest.ids_N), cost=forest_cost(forest, pair_cost))
 
 
 def _fill(families: Sequence[_Family], packs: int, budget: int) -> list[list[_Family]] | None:

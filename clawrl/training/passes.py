@@ -80,7 +80,10 @@ class Passes:
         reader = self._reference or self._reader
         without_adapters = self._adapters.off() if self._reference is None and self._adapters else nullcontext()
         with without_adapters:
-            return [reader.read(batch).logp(batch.targets_BT) for batch in batches]
+            logps: list[Tensor | None] = [reader.read(batch).logp(batch.targets_BT) for batch in batches]
+        if self._reference is not None:
+            self._reference.release()
+        return logps
 
     def forward_backward(self, work: Work) -> dict[str, float]:
         """Gradients end up in the optimizer; returns the batch's metrics, their global norm among them."""

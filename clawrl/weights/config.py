@@ -41,6 +41,11 @@ class PublishConfig(StrictConfig):
         return self.transfer_timeout_s + self.go_back_timeout_s
 
     @property
+    def whole_s(self) -> float:
+        """A publish from the first word to the last takes at most this long."""
+        return self.prepare_timeout_s + self.longest_s
+
+    @property
     def longest_s(self) -> float:
         """From a replica's first byte to the word that decides, at most: the slowest replica is waited for."""
         return self.receive_timeout_s + self.commit_timeout_s
