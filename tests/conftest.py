@@ -17,7 +17,13 @@ from tests.sglang_fake import Play, staged
 from tests.sglang_kit import Loop, running_sglang
 from tests.tiny_model import build_tiny_model
 
-ALONE = ("test_live_", "test_sglang_", "test_clients_", "test_demo.py", "test_gpu_script.py")
+ALONE = (
+    "test_live_",
+    "test_demo.py",
+    "test_sglang_generation.py",
+    "test_sglang_publishing.py",
+    "test_sglang_server.py",
+)
 """Files of tests that run whole graphs, engines or servers and mind the time: not beside other tests."""
 
 

@@ -36,8 +36,13 @@ def _driver(live: Live) -> int:
 
 @pytest.mark.parametrize(
     ("victim", "may_fail"),
-    [(_coordinator, False), (_judge, False), (_trainer, False), (_driver, False), (_rollout, True)],
-    ids=["coordinator", "judge", "trainer worker", "trainer driver", "rollout"],
+    [
+        pytest.param(_coordinator, False, id="coordinator"),
+        pytest.param(_judge, False, id="judge", marks=pytest.mark.nightly),
+        pytest.param(_trainer, False, id="trainer worker", marks=pytest.mark.nightly),
+        pytest.param(_driver, False, id="trainer driver", marks=pytest.mark.nightly),
+        pytest.param(_rollout, True, id="rollout"),
+    ],
 )
 def test_a_killed_actor_comes_back_and_the_ledger_still_adds_up(
     live: Live, victim: Callable[[Live], int], may_fail: bool
