@@ -38,6 +38,8 @@ class MasterAdamW:
         offload: bool = False,
     ) -> None:
         self._parameters = {name: p for name, p in named_parameters if p.requires_grad}
+        # Ranks speak to each other from where the model is.
+        self._device = next(iter(self._parameters.values())).device
         self._max_grad_norm = max_grad_norm
         self.masters: dict[str, Tensor] = {name: _master(p, offload) for name, p in self._parameters.items()}
         # Norm scales and biases are not decayed: pulling them to zero shrinks activations, not complexity.
@@ -78,8 +80,7 @@ class MasterAdamW:
         whole = [self.masters[name].grad for name, p in self._parameters.items() if not isinstance(p, DTensor)]
         gradients = [gradient for gradient in whole if gradient is not None]
         if gradients:
-            device = next(iter(self._parameters.values())).device
-            flat = torch.cat([gradient.flatten() for gradient in gradients]).to(device)
+            flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self._device)
             dist.all_reduce(flat)
             flat /= dist.get_world_size()
             for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
@@ -96,11 +97,9 @@ class MasterAdamW:
             by_shard.setdefault(_shard_key(parameter), [])
             if gradient is not None:
                 by_shard[_shard_key(parameter)].append(gradient)
-        # Ranks speak to each other from where the model is.
-        device = next(iter(self._parameters.values())).device
-        total = torch.zeros((), dtype=torch.float32, device=device)
+        total = torch.zeros((), dtype=torch.float32, device=self._device)
         for key, gradients in by_shard.items():
-            square = torch.nn.utils.get_total_norm(gradients).square().to(device) if gradients else 0.0 * total
+            square = torch.nn.utils.get_total_norm(gradients).square().to(self._device) if gradients else 0.0 * total
             if key is not None:
                 mesh, dims = key
                 for dim in dims:

@@ -5,10 +5,9 @@ whole batch's; FSDP averages gradients over its ranks, so each rank's loss count
 same methods in the same order.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -40,11 +39,11 @@ class Work:
     ref_logps: Sequence[Tensor | None]
     tokens: int
     samples: int
-    forward_tokens: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        went = sum(len(batch.forest.ids_N) for batch in self.batches if not batch.idle)
-        object.__setattr__(self, "forward_tokens", went)
+    @property
+    def forward_tokens(self) -> int:
+        """What goes through the model on this rank."""
+        return sum(len(batch.forest.ids_N) for batch in self.batches if not batch.idle)
 
 
 class Passes:
@@ -87,7 +86,7 @@ class Passes:
 
     def forward_backward(self, work: Work) -> dict[str, float]:
         """Gradients end up in the optimizer; returns the batch's metrics, their global norm among them."""
-        totals: Counter[str] = Counter()
+        parts: list[Mapping[str, float]] = [{"forward_tokens": float(work.forward_tokens)}]
         for batch, before, ref_BT in zip(work.batches, work.before, work.ref_logps, strict=True):
             policy = self._reader.read(batch)
             logp_BT = policy.logp(batch.targets_BT)
@@ -96,13 +95,12 @@ class Passes:
             else:
                 known = before or self._look(policy, batch, logp_BT.detach())
                 loss, shares = self._loss(work, batch, policy, logp_BT, known, ref_BT)
-                totals.update(shares)
+                parts.append(shares)
             (loss * self._parallel.size).backward()
             self._optimizer.collect()
-        totals.update({"forward_tokens": float(work.forward_tokens)})
         if self._adapters is not None:
             self._optimizer.average_whole()
-        metrics = self._summed(totals)
+        metrics = self._summed(_added(parts))
         metrics["grad_norm"] = self._optimizer.grad_norm()
         return metrics
 
@@ -147,12 +145,11 @@ class Passes:
         everyone: list[Mapping[str, float]] = [shares]
         if self._parallel.group is not None:
             everyone = [{}] * self._parallel.size
-            dist.all_gather_object(everyone, dict(shares), group=self._parallel.group)
+            dist.all_gather_object(everyone, shares, group=self._parallel.group)
         return _added(everyone)
 
 
 def _added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    # Not a Counter's `+`, which drops what is not positive.
     totals: dict[str, float] = {}
     for part in parts:
         for name, share in part.items():
