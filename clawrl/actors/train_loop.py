@@ -8,7 +8,8 @@ taken. On start the run reports the step that it restored, and publishes if what
 holds.
 
 A rank that sleeps or hangs holds up the others for `collective_timeout_s` at most: then theirs raise, and Ray Train
-restarts all of them from the last checkpoint. One that wakes up before that is waited for.
+restarts all of them from the last checkpoint. One that wakes up before that is waited for. The start has a limit of its
+own, which the driver minds: see `clawrl.actors.seats`.
 
 A publish that fails costs nothing but freshness: it is tried again before the next step.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -27,7 +29,7 @@ import ray.train.torch
 import torch
 from transformers import PreTrainedModel
 
-from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.actors.calls import Coordinator, CoordinatorAway, tell_begun
 from clawrl.actors.lease_desk import EndOfTraining, Order, Rewind
 from clawrl.actors.publisher import Publisher
 from clawrl.actors.shared_folder import check_state_folder
@@ -68,12 +70,15 @@ def train_loop(settings: dict[str, Any]) -> None:
         coordinator,
         Ranks(context.get_world_rank(), context.get_world_size()),
         ray.train.torch.get_device(),
+        begun=lambda: tell_begun(deployment.name),
         earlier=None if earlier is None else Path(earlier.path),
     ).run()
 
 
 class TrainingRun:
-    """``earlier`` is the checkpoint that Ray Train kept, as releases before this one had it do."""
+    """``begun`` is called on rank 0 when the start is over. ``earlier`` is the checkpoint that Ray Train kept, as
+    releases before this one had it do.
+    """
 
     def __init__(
         self,
@@ -82,12 +87,14 @@ class TrainingRun:
         ranks: Ranks,
         device: torch.device,
         *,
+        begun: Callable[[], None] = lambda: None,
         earlier: Path | None = None,
     ) -> None:
         self._deployment = deployment
         self._config = deployment.trainer.training
         self._coordinator = coordinator
         self._device = device
+        self._begun = begun
         self._from_rank_0 = ranks.from_rank_0
         self._patience_s = self._longest_wait(ranks.world)
         self._run_id = self._from_rank_0(lambda: uuid.uuid4().hex)
@@ -136,6 +143,7 @@ class TrainingRun:
 
     def run(self) -> None:
         self._report_start()
+        self._from_rank_0(self._begun)
         while True:
             self._checkpoints.look()
             if self._unpublished:

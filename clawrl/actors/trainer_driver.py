@@ -1,7 +1,8 @@
 """The driver of training: a detached actor whose thread runs ``TorchTrainer.fit()``.
 
 Ray Train owns the ranks and restarts them when one dies or hangs; they find the last checkpoint themselves. If ``fit``
-itself gives up or this actor is restarted, it is called again. Serving never depends on it.
+itself gives up or this actor is restarted, it is called again. Ranks that do not get as far as to report within
+`start_timeout_s` lose their seats, so that others are started. Serving never depends on it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import logging
 import math
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from clawrl.actors.calls import Coordinator
-from clawrl.actors.seats import free_orphaned_seats
+from clawrl.actors.seats import SeatWatch
 from clawrl.config import Deployment
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ class TrainerDriver:
         self._deployment = deployment
         self._coordinator = Coordinator(deployment.name)
         self._stopping = threading.Event()
+        training = deployment.trainer.training
+        self._seats = SeatWatch(training.world_size, self._seat(), training.start_timeout_s)
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
         self._thread.start()
         threading.Thread(target=self._watch_seats, name="seats", daemon=True).start()
@@ -43,6 +47,10 @@ class TrainerDriver:
     def settings(self) -> str:
         """What this was made for; nothing that anybody wants once it is being stopped."""
         return "" if self._stopping.is_set() else self._deployment.model_dump_json()
+
+    def begun(self, seats: str) -> None:
+        """The ranks on these seats, a placement group's id in hexadecimal, have reported what they restored."""
+        self._seats.note_begun(bytes.fromhex(seats))
 
     def stop(self, timeout_s: float) -> bool:
         """Let the run checkpoint and end; true if it did in time."""
@@ -62,15 +70,18 @@ class TrainerDriver:
         self._tell("stopped")
 
     def _watch_seats(self) -> None:
-        """Beside `fit`, which may be waiting for just these seats."""
+        """Beside `fit`, which may be waiting for just these seats, or for a rank that never gets up."""
         while not self._stopping.wait(_SEATS_S):
             try:
-                freed = free_orphaned_seats(self._deployment.trainer.training.world_size, self._seat())
+                orphaned, late = self._seats.free(time.monotonic())
             except Exception:
                 log.exception("whether seats of the trainer are held by nobody is not known")
                 continue
-            if freed:
-                log.warning("the seats of %d failed starts of the trainer were held by nobody and are free", freed)
+            if orphaned:
+                log.warning("the seats of %d failed starts of the trainer were held by nobody and are free", orphaned)
+            if late:
+                limit_s = self._deployment.trainer.training.start_timeout_s
+                log.error("the trainer's ranks had not begun %g s after their start; others are started", limit_s)
 
     def _seat(self) -> dict[str, float]:
         """What one rank reserves."""

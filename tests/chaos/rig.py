@@ -30,7 +30,7 @@ T = TypeVar("T")
 REPLICAS = 2
 RANKS = 2
 BATCH_SIZE = 8
-COLLECTIVE_TIMEOUT_S = 25.0
+COLLECTIVE_TIMEOUT_S, START_TIMEOUT_S = 25.0, 90.0
 PUBLISH = {
     "bucket_mb": 0.02,
     "prepare_timeout_s": 5,
@@ -55,6 +55,7 @@ def chaos_deployment(model: Path) -> dict[str, Any]:
         trainer__training__fsdp_size=RANKS,
         trainer__training__batch_size=BATCH_SIZE,
         trainer__training__collective_timeout_s=COLLECTIVE_TIMEOUT_S,
+        trainer__training__start_timeout_s=START_TIMEOUT_S,
         trainer__resources={"num_cpus": 0.1, "custom": {"rank": 1}},
         publish=PUBLISH,
         # Random weights say anything, and again.
