@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster
 from ray.util import get_node_ip_address
 
 from tests.chaos.reaper import end_family, start_reaper
-from tests.family import family
+from tests.family import command_line, family
 from tests.live import Live, free_port, tiny_deployment
 
 log = logging.getLogger(__name__)
@@ -182,6 +182,4 @@ def _patiently(start: Callable[[], T], *, otherwise: Callable[[], object] = lamb
 
 
 def _named(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return f"{process.pid} {' '.join(process.cmdline())[:100]}"
-    return str(process.pid)
+    return f"{process.pid} {' '.join(command_line(process))[:100]}"
