@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clawrl.ledger.lineage import ForeignCheckpoint
+from clawrl.ledger.checkpoint_standing import ForeignCheckpoint
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import LedgerPosition
 
@@ -26,6 +26,10 @@ class CheckpointCalls:
         except ForeignCheckpoint as error:
             self._trainer = {"state": f"failed: {error}"}
             raise
+
+    async def known(self, positions: Sequence[LedgerPosition]) -> list[bool]:
+        """Of each of these checkpoints, whether a run may go on from it."""
+        return await self._db.run(lambda ledger: ledger.known(positions))
 
     async def checkpointing(self, run_id: str, step: int) -> bool:
         """Whether this run's checkpoint of ``step`` may become valid; the ledger is on disk up to it."""

@@ -37,7 +37,7 @@ from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpointing import Checkpointing
-from clawrl.training.lineage import UNTRAINED, follow
+from clawrl.training.weights_lineage import UNTRAINED, follow
 from clawrl.training.lora import shape_of
 from clawrl.training.model import load_model
 from clawrl.training.outgoing import Outgoing, read_to_rewind

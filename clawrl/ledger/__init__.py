@@ -2,7 +2,7 @@
 
 from clawrl.ledger.database import LedgerFileError
 from clawrl.ledger.leases import StepTaken
-from clawrl.ledger.lineage import ForeignCheckpoint
+from clawrl.ledger.checkpoint_standing import ForeignCheckpoint
 from clawrl.ledger.runs import FencedRun
 from clawrl.ledger.states import IllegalMove
 from clawrl.ledger.store import Ledger
