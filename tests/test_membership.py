@@ -102,8 +102,20 @@ class Cluster:
         self.current: PolicyVersion | None = None
         self.after_current: Callable[[], Coroutine[Any, Any, Any]] | None = None
         self.helping = asyncio.create_task(self._help())
+        self.away: asyncio.Event | None = None
+        """While the coordinator is away calls are repeated, as those of `clawrl.actors.calls` are."""
 
     async def ask(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        while True:
+            answer = await self._answer(method, *arguments)
+            if self.away is None or (method == "leave" and not self.away.is_set()):
+                return answer
+            if self.away.is_set():
+                self.away = None
+            else:
+                await self.away.wait()
+
+    async def _answer(self, method: str, *arguments: Any) -> Any:
         if method == "current_version":
             current = self.current
             if self.after_current is not None:
@@ -313,6 +325,44 @@ def test_leaving_ends_the_control_and_the_coordinator_knows(story: Any) -> None:
         await replica.control.leave()
         assert cluster.members.alive() == []
         replica.control.check()
+
+    story(told)
+
+
+def test_a_replica_that_left_does_not_sign_on_with_the_next_coordinator(story: Any) -> None:
+    async def told(cluster: Cluster) -> None:
+        goes = await cluster.join("goes")
+        # The coordinator dies with the poll that it holds; the caller repeats that until another one answers.
+        cluster.away = asyncio.Event()
+        await asyncio.sleep(0.15)
+        goes.drains = True
+        await asyncio.sleep(0.05)
+        assert cluster.members.alive() == []
+        heir = cluster.members = Members(expires_s=5.0)
+        cluster.away.set()
+        await asyncio.sleep(0.3)
+        assert heir.alive() == [] and goes.control._task is not None and goes.control._task.done()
+        goes.control.check()
+
+    story(told)
+
+
+def test_a_poll_that_comes_after_the_goodbye_does_not_bring_a_replica_back(story: Any) -> None:
+    async def told(cluster: Cluster) -> None:
+        goes = await cluster.join("goes")
+        goes.drains = True
+        await asyncio.sleep(0.05)
+        assert await cluster.members.poll("goes", 0, {"serving": True}, timeout_s=0.01) is None
+        assert cluster.members.alive() == [] and (await cluster.publish(1)).stats["replicas"] == 0
+
+    story(told)
+
+
+def test_of_those_who_left_only_the_last_thousand_are_remembered(story: Any) -> None:
+    async def told(cluster: Cluster) -> None:
+        for number in range(3_000):
+            cluster.members.leave(f"r{number}")
+        assert len(cluster.members._left) == 1_000 and "r2999" in cluster.members._left
 
     story(told)
 

@@ -59,6 +59,7 @@ class ReplicaControl:
         self._preparing = engine.version
         self._admitted = asyncio.Event()
         self._leaving = False
+        self._poll: asyncio.Task[Order | None] | None = None
         # Held while a command is carried out.
         self._hands = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -110,6 +111,9 @@ class ReplicaControl:
         if self._leaving:
             return
         self._leaving = True
+        # One that is repeated until a coordinator answers would sign on again with the next coordinator.
+        if self._poll is not None:
+            self._poll.cancel()
         try:
             await self._coordinator.ask("leave", self._replica, timeout_s=2.0)
         except CoordinatorAway:
@@ -120,9 +124,7 @@ class ReplicaControl:
     async def _listen(self) -> None:
         while not self._leaving:
             try:
-                order: Order | None = await self._coordinator.ask(
-                    "poll", self._replica, self._engine.version, self._figures(), _POLL_S, timeout_s=3 * _POLL_S
-                )
+                order = await self._next_order()
                 if order is None:
                     continue
                 async with self._hands:
@@ -138,6 +140,20 @@ class ReplicaControl:
                 # Whatever the coordinator chokes on, this replica must not go deaf.
                 log.exception("a command got lost; still serving version %d", self._engine.version)
                 await asyncio.sleep(1.0)
+
+    async def _next_order(self) -> Order | None:
+        self._poll = asyncio.ensure_future(
+            self._coordinator.ask(
+                "poll", self._replica, self._engine.version, self._figures(), _POLL_S, timeout_s=3 * _POLL_S
+            )
+        )
+        try:
+            return await self._poll
+        except asyncio.CancelledError:
+            if self._leaving and self._poll.cancelled():
+                return None
+            self._poll.cancel()
+            raise
 
     def _figures(self) -> dict[str, Any]:
         ranks, serving = self._engine.capabilities.ranks, self._admitted.is_set()

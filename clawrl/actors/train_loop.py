@@ -37,12 +37,12 @@ from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpointing import Checkpointing
-from clawrl.training.weights_lineage import UNTRAINED, follow
 from clawrl.training.lora import shape_of
 from clawrl.training.model import load_model
 from clawrl.training.outgoing import Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.training.ranks import Ranks, limit_collectives
+from clawrl.training.weights_lineage import UNTRAINED, follow
 
 log = logging.getLogger(__name__)
 # A call that must not be lost waits this long for a coordinator that is being restarted.

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 10.0
 _HANGS_AFTER = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"
 _SEATS_S = 5.0
+_REPEAT_S = 5.0
 
 
 class TrainerDriver:
@@ -30,9 +31,11 @@ class TrainerDriver:
         self._deployment = deployment
         self._coordinator = Coordinator(deployment.name)
         self._stopping = threading.Event()
+        self._said: str | None = None
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
         self._thread.start()
         threading.Thread(target=self._watch_seats, name="seats", daemon=True).start()
+        threading.Thread(target=self._repeat, name="repeat", daemon=True).start()
 
     def ping(self) -> int:
         """The process id. Raises when the training thread is gone though nobody asked it to stop."""
@@ -53,6 +56,7 @@ class TrainerDriver:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._said = None
             try:
                 self._trainer().fit()
             except Exception as error:
@@ -71,6 +75,12 @@ class TrainerDriver:
                 continue
             if freed:
                 log.warning("the seats of %d failed starts of the trainer were held by nobody and are free", freed)
+
+    def _repeat(self) -> None:
+        """A coordinator that was restarted has forgotten what it was told; of a run that goes on it hears at once."""
+        while not self._stopping.wait(_REPEAT_S):
+            if (said := self._said) is not None:
+                self._tell(said)
 
     def _seat(self) -> dict[str, float]:
         """What one rank reserves."""
@@ -110,6 +120,7 @@ class TrainerDriver:
         )
 
     def _tell(self, state: str) -> None:
+        self._said = state
         try:
             self._coordinator.ask_now("trainer_state", state, timeout_s=5.0)
         except Exception as error:

@@ -1,7 +1,7 @@
 """The only writer of a turn's state. Each move is checked, made and logged in the caller's transaction.
 
-``state_at`` of a queued turn is when it became ready: what comes back from a lease or a step that was void waits on from
-there, and is not made to wait anew. The log of transitions has the moments themselves.
+``state_at`` of a queued turn is when it became ready: what comes back from a lease or a step that was void waits on
+from there, and is not made to wait anew. The log of transitions has the moments themselves.
 """
 
 from __future__ import annotations

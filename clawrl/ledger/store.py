@@ -47,6 +47,7 @@ from clawrl.ledger.views import (
     Pause,
     Recorded,
     Restored,
+    RunRow,
     StepRow,
     Swept,
     Transition,
@@ -181,7 +182,7 @@ class Ledger:
         return staleness.behind_of_lease(self._db, lease_id)
 
     def queued(self, until: float) -> int:
-        """How many turns are in the queue since ``until`` or longer, what they spent in a lease that was void included."""
+        """How many turns are in the queue since ``until`` or longer; time in a lease that came to nothing counts."""
         return counts.queued(self._db, until)
 
     def lent_step(self) -> int | None:
@@ -340,6 +341,10 @@ class Ledger:
 
     def judge_stats(self) -> JudgeStats:
         return counts.judge_stats(self._db)
+
+    def run(self) -> RunRow | None:
+        """The current training run; ``None`` before the first."""
+        return counts.run_row(self._db)
 
     def steps(self, limit: int = 100) -> list[StepRow]:
         return counts.step_rows(self._db, limit)

@@ -1,8 +1,12 @@
 """Attention over a forest of token sequences, under the name ``clawrl`` among transformers' implementations.
 
 A model loaded with it and called with ``tree=`` lets each token of a `Forest` attend to its own path alone, node by
-node, so that nothing is computed that a mask would throw away and no mask of N by N exists (but where layers look
-through a window: there a node has one). Without ``tree`` it is ``sdpa``.
+node, so that little is computed that a mask would throw away. Without ``tree`` it is ``sdpa``.
+
+No mask of N by N exists. Where the kernel needs one, because layers look through a window or, on a CPU, because tokens
+of other nodes stand before a node, the node's tokens are taken `ROWS` at a time, each such block with the keys that it
+can see alone. All blocks of all nodes and layers share one mask: seen from the last token and the last key of a block
+it is always the same, and a smaller block's is its lower right corner.
 
 transformers hands keyword arguments that it does not know down to the attention function. A model that does not, or
 whose layers mix tokens in other ways (linear attention, convolutions), would give wrong numbers without a word:
@@ -23,6 +27,8 @@ from transformers.masking_utils import sdpa_mask
 from clawrl.training.tree import Node
 
 NAME = "clawrl"
+ROWS = 512
+"""Tokens of a block: enough to keep a kernel busy, and few enough that their mask is small beside a layer's values."""
 _NOT_HERE = ("softcap", "s_aux", "position_bias")
 """What some models ask of their attention beside the usual."""
 
@@ -36,8 +42,17 @@ class Run:
     path: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Some tokens of a node and the part of its path that they can see; without a ``mask`` it is a causal triangle."""
+
+    rows: slice
+    keys: slice
+    mask: Tensor | CausalBias | None
+
+
 class AttentionTree:
-    """A forest's nodes as attention wants them. Masks are made once, for all layers."""
+    """A forest's nodes as attention wants them. Masks are made once, for all layers: see `mask`."""
 
     def __init__(self, nodes: Sequence[Node], device: torch.device) -> None:
         self.runs = _runs(nodes)
@@ -45,26 +60,43 @@ class AttentionTree:
         self.windowed = False
         """Whether any layer has attended through a window."""
         self._device = device
-        self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+        self._masks: dict[int | None, Tensor] = {}
 
-    def mask(self, node: Node, window: int | None) -> Tensor | CausalBias | None:
-        """bool[length, depth + length], true where attention is allowed; ``None`` for a plain causal triangle.
-
-        On a GPU a triangle that is flush right is only named: its kernels need no tensor for it.
-        """
+    def blocks(self, node: Node, window: int | None) -> list[Block]:
+        """What to compute one by one; together they are the node."""
         reach = node.depth + node.length
         if window is not None and window >= reach:
             window = None
-        if window is None:
-            if node.depth == 0:
-                return None
-            if self._device.type == "cuda":
-                return causal_lower_right(node.length, reach)
-        key = (node.length, node.depth, window)
-        if key not in self._masks:
-            allowed = torch.ones(node.length, reach, dtype=torch.bool, device=self._device).tril(node.depth)
-            self._masks[key] = allowed if window is None else allowed.triu(node.depth - window + 1)
-        return self._masks[key]
+        if window is None and (node.depth == 0 or self._device.type == "cuda"):
+            # On a GPU a triangle that is flush right is only named: its kernels need no tensor for it.
+            plain = None if node.depth == 0 else causal_lower_right(node.length, reach)
+            return [Block(rows=slice(0, node.length), keys=slice(0, reach), mask=plain)]
+        starts = range(0, node.length, ROWS)
+        return [self._block(node, start, min(start + ROWS, node.length), window) for start in starts]
+
+    def _block(self, node: Node, start: int, end: int, window: int | None) -> Block:
+        first = 0 if window is None else max(0, node.depth + start - window + 1)
+        keys = slice(first, node.depth + end)
+        return Block(rows=slice(start, end), keys=keys, mask=self.mask(end - start, keys.stop - keys.start, window))
+
+    def mask(self, rows: int, keys: int, window: int | None) -> Tensor:
+        """bool[rows, keys], true where attention is allowed: the last row is the token of the last key.
+
+        A view of one that is as large as any so far: at most `ROWS` by the longest path, with a window by
+        ``window + ROWS - 1``.
+        """
+        held = self._masks.get(window)
+        if held is None or held.shape[1] < keys or held.shape[0] < rows:
+            tall, wide = (rows, keys) if held is None else (max(rows, held.shape[0]), max(keys, held.shape[1]))
+            allowed = torch.ones(tall, wide, dtype=torch.bool, device=self._device).tril(wide - tall)
+            held = allowed if window is None else allowed.triu(wide - tall - window + 1)
+            self._masks[window] = held
+        return held[held.shape[0] - rows :, held.shape[1] - keys :]
+
+    @property
+    def mask_bytes(self) -> int:
+        """What the masks take."""
+        return sum(mask.numel() for mask in self._masks.values())
 
 
 def tree_attention(
@@ -89,27 +121,42 @@ def tree_attention(
         raise ValueError(f"attention with {odd[0]} cannot run over a tree")
     tree.windowed |= sliding_window is not None
     pieces = [tensor.split(tree.lengths, dim=2) for tensor in (query, key, value)]
-    groups = query.shape[1] // key.shape[1]
+    settings = {"dropout": dropout, "scaling": scaling}
     outputs = []
     for i, run in enumerate(tree.runs):
         queries = _apart(pieces[0][i], run.count)
         keys, values = (_apart(_joined([of_kind[j] for j in run.path], 2), run.count) for of_kind in pieces[1:])
-        mask = tree.mask(run.node, sliding_window)
-        if isinstance(mask, Tensor):
-            # Kernels for GPUs take a mask or grouped heads, not both.
-            keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)
-        answers = torch.nn.functional.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=mask,
-            dropout_p=dropout,
-            is_causal=mask is None,
-            scale=scaling,
-            enable_gqa=keys.shape[1] != queries.shape[1],
-        )
-        outputs.append(answers.transpose(1, 2).flatten(0, 1))
+        answers = [
+            _attend(queries[:, :, block.rows], keys[:, :, block.keys], values[:, :, block.keys], block.mask, **settings)
+            for block in tree.blocks(run.node, sliding_window)
+        ]
+        outputs.append(_joined(answers, 2).transpose(1, 2).flatten(0, 1))
     return _joined(outputs, 0)[None].contiguous(), None
+
+
+def _attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | CausalBias | None,
+    *,
+    dropout: float,
+    scaling: float | None,
+) -> Tensor:
+    if isinstance(mask, Tensor) and not isinstance(mask, CausalBias):
+        # Kernels for GPUs take a mask or grouped heads, not both.
+        groups = queries.shape[1] // keys.shape[1]
+        keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)
+    return torch.nn.functional.scaled_dot_product_attention(
+        queries,
+        keys,
+        values,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=keys.shape[1] != queries.shape[1],
+    )
 
 
 def _runs(nodes: Sequence[Node]) -> tuple[Run, ...]:

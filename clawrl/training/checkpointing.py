@@ -81,8 +81,8 @@ class Checkpointing:
         if not names and any(lost := self._ranks.gather(damaged)):
             first = next(filter(None, lost))[0]
             raise RuntimeError(
-                f"no checkpoint is left that can be read: {first} is damaged; put checkpoints/ back from a copy, or move "
-                "it away to train from the model as it came"
+                f"no checkpoint is left that can be read: {first} is damaged; put checkpoints/ back from a copy, or "
+                "move it away to train from the model as it came"
             )
         self._ledger, chosen = self._ranks.from_rank_0(lambda: self._choose(names))
         folder = self._root / chosen if chosen is not None else earlier

@@ -7,6 +7,9 @@ stops asking, and after a restart of the coordinator the polls themselves rebuil
 A replica is in service from its `Admit` on and says so in each poll. The `floor` is the newest version such that none
 in service holds an older one; it never falls.
 
+One that has said goodbye stays gone: the number of a replica is never used again, so that a poll of it that comes after
+that is an old one on its way. (A coordinator that restarted does not know who left; those who left do not ask it.)
+
 Plain asyncio, one event loop. A command is answered once or times out; a late report is ignored.
 """
 
@@ -21,6 +24,9 @@ from typing import Any
 
 from clawrl.messages import PolicyVersion, WeightManifest
 from clawrl.weights.sources import WeightSource
+
+# More replicas than can have a poll on its way.
+_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ class Members:
 
     def __init__(self, *, expires_s: float = 15.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._members: dict[str, _Member] = {}
+        self._left: dict[str, None] = {}
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
         self._numbers = itertools.count(int(time.time() * 1000))
         self._expires_s = expires_s
@@ -100,6 +107,9 @@ class Members:
 
     async def poll(self, replica: str, version: int, stats: Mapping[str, Any], *, timeout_s: float) -> Order | None:
         """The next command for ``replica``, or ``None`` when there is none within ``timeout_s``."""
+        if replica in self._left:
+            await asyncio.sleep(timeout_s)
+            return None
         member = self._members.get(replica)
         if member is None:
             member = self._members[replica] = _Member(version=version, seen_at=self._clock(), stats=stats)
@@ -168,7 +178,10 @@ class Members:
             member.calls.discard(order.number)
 
     def leave(self, replica: str) -> None:
-        """A replica says goodbye: whoever waits for it need not."""
+        """A replica says goodbye, for good: whoever waits for it need not."""
+        self._left[replica] = None
+        while len(self._left) > _REMEMBERED:
+            del self._left[next(iter(self._left))]
         member = self._members.pop(replica, None)
         for number in member.calls if member else ():
             waiting = self._waiting.pop(number, None)
