@@ -89,7 +89,7 @@ class _EverythingIsHere:
     async def local(self, folder: Path, version: int, *, held: int) -> Path:
         return folder
 
-    def close(self) -> None:
+    async def close(self) -> None:
         pass
 
 
@@ -150,7 +150,7 @@ class Cluster:
 
 @pytest.fixture
 def story(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Cluster], Coroutine[Any, Any, None]]], None]:
-    async def caught_up(engine: MadeUpEngine, version: PolicyVersion) -> None:
+    async def caught_up(engine: MadeUpEngine, version: PolicyVersion, library: Library) -> None:
         engine.says.append(f"catch up {version.version}")
         await asyncio.sleep(0.02)
         engine.version = version.version
@@ -354,6 +354,63 @@ def test_a_poll_that_comes_after_the_goodbye_does_not_bring_a_replica_back(story
         await asyncio.sleep(0.05)
         assert await cluster.members.poll("goes", 0, {"serving": True}, timeout_s=0.01) is None
         assert cluster.members.alive() == [] and (await cluster.publish(1)).stats["replicas"] == 0
+
+    story(told)
+
+
+def test_a_replica_that_copies_a_snapshot_for_long_answers_all_the_while_and_is_in_the_publish(
+    story: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang on a machine that does not see the state folder: it reads the version before it takes it."""
+    monkeypatch.setattr(replica_control, "_COPY_LOOK_S", 0.05)
+
+    async def told(cluster: Cluster) -> None:
+        replica = await cluster.join("far away")
+        replica.engine.capabilities.reads_snapshots = True
+        network = asyncio.Event()
+
+        class Slow(_EverythingIsHere):
+            async def local(self, folder: Path, version: int, *, held: int) -> Path:
+                await network.wait()
+                return folder
+
+        replica.control._library = replica.control._copying._library = cast(Library, Slow())
+        publish = asyncio.create_task(cluster.publish(1))
+        await asyncio.sleep(1.5 * CONFIG.prepare_timeout_s)
+        assert not publish.done() and replica.engine.says == []
+        network.set()
+        version = await asyncio.wait_for(publish, 5)
+        assert version.stats["committed"] == 1 and replica.engine.says == ["prepare 1", "receive"]
+
+    story(told)
+
+
+def test_while_a_late_replica_copies_the_version_that_it_missed_a_publish_goes_on(
+    story: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_control, "_COPY_LOOK_S", 0.05)
+
+    async def told(cluster: Cluster) -> None:
+        replica = await cluster.join("far away")
+        network = asyncio.Event()
+
+        class Slow(_EverythingIsHere):
+            async def local(self, folder: Path, version: int, *, held: int) -> Path:
+                await network.wait()
+                return folder
+
+        replica.control._library = replica.control._copying._library = cast(Library, Slow())
+        cluster.current = PolicyVersion(version=1, step=1, snapshot="/v1", digest="", published_at=0.0)
+        await asyncio.sleep(0.2)
+        assert replica.engine.says == [] and replica.engine.version == 0
+        version = await asyncio.wait_for(cluster.publish(2), 3)
+        assert version.stats["committed"] == 1 and replica.engine.version == 2
+        cluster.current = PolicyVersion(version=3, step=1, snapshot="/v1", digest="", published_at=0.0)
+        network.set()
+        async with asyncio.timeout(5):
+            while replica.engine.version != 3:
+                await asyncio.sleep(0.02)
+        replica.control.check()
 
     story(told)
 

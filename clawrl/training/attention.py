@@ -52,7 +52,7 @@ class Block:
 
 
 class AttentionTree:
-    """A forest's nodes as attention wants them. Masks are made once, for all layers: see `mask`."""
+    """A forest's nodes as attention wants them. Masks are made once, for all layers."""
 
     def __init__(self, nodes: Sequence[Node], device: torch.device) -> None:
         self.runs = _runs(nodes)
@@ -60,10 +60,10 @@ class AttentionTree:
         self.windowed = False
         """Whether any layer has attended through a window."""
         self._device = device
-        self._masks: dict[int | None, Tensor] = {}
+        self._masks: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
-    def blocks(self, node: Node, window: int | None) -> list[Block]:
-        """What to compute one by one; together they are the node."""
+    def blocks(self, node: Node, window: int | None, dtype: torch.dtype = torch.float32) -> list[Block]:
+        """What to compute one by one; together they are the node. ``dtype`` is that of the queries."""
         reach = node.depth + node.length
         if window is not None and window >= reach:
             window = None
@@ -72,31 +72,42 @@ class AttentionTree:
             plain = None if node.depth == 0 else causal_lower_right(node.length, reach)
             return [Block(rows=slice(0, node.length), keys=slice(0, reach), mask=plain)]
         starts = range(0, node.length, ROWS)
-        return [self._block(node, start, min(start + ROWS, node.length), window) for start in starts]
+        return [self._block(node, start, min(start + ROWS, node.length), window, dtype) for start in starts]
 
-    def _block(self, node: Node, start: int, end: int, window: int | None) -> Block:
+    def _block(self, node: Node, start: int, end: int, window: int | None, dtype: torch.dtype) -> Block:
         first = 0 if window is None else max(0, node.depth + start - window + 1)
         keys = slice(first, node.depth + end)
-        return Block(rows=slice(start, end), keys=keys, mask=self.mask(end - start, keys.stop - keys.start, window))
+        return Block(
+            rows=slice(start, end), keys=keys, mask=self._mask(end - start, keys.stop - keys.start, window, dtype)
+        )
 
-    def mask(self, rows: int, keys: int, window: int | None) -> Tensor:
-        """bool[rows, keys], true where attention is allowed: the last row is the token of the last key.
+    def _mask(self, rows: int, keys: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """[rows, keys], a view: the last row is the token of the last key.
 
-        A view of one that is as large as any so far: at most `ROWS` by the longest path, with a window by
-        ``window + ROWS - 1``.
+        On a CPU 0 where attention is allowed and -inf elsewhere, since of a bool its kernels make such a mask for every
+        call, and keep all of them for the backward pass; on a GPU, whose kernels want theirs aligned, true and false.
         """
-        held = self._masks.get(window)
-        if held is None or held.shape[1] < keys or held.shape[0] < rows:
-            tall, wide = (rows, keys) if held is None else (max(rows, held.shape[0]), max(keys, held.shape[1]))
+        kind = self._kind(dtype)
+        if (window, kind) not in self._masks:
+            tall = min(ROWS, max(run.node.length for run in self.runs))
+            reach = max(run.node.depth + run.node.length for run in self.runs)
+            wide = reach if window is None else min(reach, window + tall - 1)
             allowed = torch.ones(tall, wide, dtype=torch.bool, device=self._device).tril(wide - tall)
-            held = allowed if window is None else allowed.triu(wide - tall - window + 1)
-            self._masks[window] = held
-        return held[held.shape[0] - rows :, held.shape[1] - keys :]
+            if window is not None:
+                allowed = allowed.triu(wide - tall - window + 1)
+            if kind is not torch.bool:
+                allowed = torch.zeros(tall, wide, dtype=kind).masked_fill(~allowed, -torch.inf)
+            self._masks[window, kind] = allowed
+        whole = self._masks[window, kind]
+        return whole[len(whole) - rows :, whole.shape[1] - keys :]
+
+    def _kind(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype if self._device.type == "cpu" else torch.bool
 
     @property
     def mask_bytes(self) -> int:
         """What the masks take."""
-        return sum(mask.numel() for mask in self._masks.values())
+        return sum(mask.nbytes for mask in self._masks.values())
 
 
 def tree_attention(
@@ -128,7 +139,7 @@ def tree_attention(
         keys, values = (_apart(_joined([of_kind[j] for j in run.path], 2), run.count) for of_kind in pieces[1:])
         answers = [
             _attend(queries[:, :, block.rows], keys[:, :, block.keys], values[:, :, block.keys], block.mask, **settings)
-            for block in tree.blocks(run.node, sliding_window)
+            for block in tree.blocks(run.node, sliding_window, query.dtype)
         ]
         outputs.append(_joined(answers, 2).transpose(1, 2).flatten(0, 1))
     return _joined(outputs, 0)[None].contiguous(), None
@@ -143,7 +154,7 @@ def _attend(
     dropout: float,
     scaling: float | None,
 ) -> Tensor:
-    if isinstance(mask, Tensor) and not isinstance(mask, CausalBias):
+    if isinstance(mask, Tensor):
         # Kernels for GPUs take a mask or grouped heads, not both.
         groups = queries.shape[1] // keys.shape[1]
         keys, values = repeat_kv(keys, groups), repeat_kv(values, groups)

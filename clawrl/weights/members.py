@@ -29,6 +29,19 @@ from clawrl.weights.sources import WeightSource
 _REMEMBERED = 1000
 
 
+COPYING = "copying"
+"""In the figures of an outcome: the snapshot is still on its way; ask again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Have the snapshot of this version at hand, if the engine will read it. ``read_by_all``: it is the transport."""
+
+    version: int
+    snapshot: str
+    read_by_all: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
     """``snapshot`` is the folder where the version lies on disk."""
@@ -64,7 +77,7 @@ class Admit:
     """The replica holds the current version and is in every publish from now on: it may serve."""
 
 
-Command = Prepare | Receive | Commit | Abort | CatchUp | Admit
+Command = Fetch | Prepare | Receive | Commit | Abort | CatchUp | Admit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +169,11 @@ class Members:
         self._floor = max(self._floor, min(held, default=0))
         return self._floor
 
-    async def call(self, replica: str, command: Command, *, timeout_s: float) -> Outcome:
-        """Send a command and wait for its outcome. A replica that does not answer in time counts as failed."""
+    async def call(self, replica: str, command: Command, *, timeout_s: float, remedy: str = "") -> Outcome:
+        """Send a command and wait for its outcome. A replica that does not answer in time counts as failed.
+
+        ``remedy`` is what to do then.
+        """
         member = self._members.get(replica)
         if member is None:
             return Outcome(ok=False, detail=f"replica {replica} is gone")
@@ -170,9 +186,8 @@ class Members:
             async with asyncio.timeout(timeout_s):
                 return await outcome
         except TimeoutError:
-            return Outcome(
-                ok=False, detail=f"replica {replica} did not answer {type(command).__name__} in {timeout_s} s"
-            )
+            name = type(command).__name__
+            return Outcome(ok=False, detail=f"replica {replica} did not answer {name} in {timeout_s} s{remedy}")
         finally:
             self._waiting.pop(order.number, None)
             member.calls.discard(order.number)

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,8 @@ def write_snapshot(root: Path, manifest: WeightManifest, tensors: Mapping[str, t
     folder = root / snapshot_name(manifest.version, manifest.digest)
     if folder.is_dir():
         return folder
-    aside = root / f".{folder.name}.{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
+    # Of its own, whoever else stores the same version at this moment.
+    aside = root / f".{folder.name}.{uuid.uuid4().hex}"
     aside.mkdir(parents=True)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside / "model.safetensors")
     (aside / "manifest.json").write_text(json.dumps(dataclasses.asdict(manifest)))
@@ -44,7 +45,7 @@ def write_snapshot(root: Path, manifest: WeightManifest, tensors: Mapping[str, t
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
     try:
-        aside.rename(folder)
+        os.replace(aside, folder)
     except OSError:
         if not folder.is_dir():
             raise
