@@ -91,7 +91,7 @@ class Publisher:
             self._snapshots, self._settings.keep_snapshots, spare=[*map(Path, self._ask("snapshots_in_use")), *needed]
         )
         manifest = contents.describe(version)
-        return manifest, write_snapshot(self._snapshots, manifest, contents.tensors)
+        return manifest, write_snapshot(self._snapshots, manifest, contents.tensors, contents.learned)
 
     def _open_sender(self, kind: WeightKind) -> Sender:
         settings = self._settings

@@ -100,10 +100,12 @@ class TrainingRun:
         reference = self._load(folder) if method.needs_reference and self._config.lora is None else None
         limit_collectives(self._config.collective_timeout_s)
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
+        self._shape = None if self._config.lora is None else shape_of(self._config.lora)
         self._outgoing = Outgoing(
             self._model,
             deployment.state_path / "snapshots",
             alone=deployment.adapters,
+            shape=self._shape,
             bucket_bytes=int(deployment.publish.bucket_mb * 2**20),
         )
         # The rollback that these weights have followed; part of the checkpoint.
@@ -185,9 +187,12 @@ class TrainingRun:
 
     def _rewind(self, version: PolicyVersion) -> None:
         """The guard rolled serving back to these weights; training goes back to them, too, and checkpoints at once."""
-        lora = self._config.lora
-        shape = None if lora is None else shape_of(lora)
-        self._trainer.rewind(read_to_rewind(Path(version.snapshot), shape))
+        try:
+            self._trainer.rewind(read_to_rewind(Path(version.snapshot), self._shape))
+        except ValueError as error:
+            refusal = f"failed: version {version.version}: {error}"[:1000]
+            self._from_rank_0(lambda: self._ask("trainer_state", refusal))
+            raise
         self._outgoing.rewound()
         self._rewound_to = version.version
         current = self._from_rank_0(lambda: self._ask("current_version"))
