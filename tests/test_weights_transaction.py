@@ -14,6 +14,7 @@ from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import (
     COPYING,
     Abort,
+    Admit,
     CatchUp,
     Command,
     Commit,
@@ -495,3 +496,20 @@ def test_everybody_needs_the_snapshot_where_it_is_what_is_read(transport: Any, b
         assert asked[0] == Fetch(version=1, snapshot="/snap", read_by_all=by_all)
 
     played(story, CONFIG.model_copy(update={"transport": transport}))
+
+
+def test_who_comes_while_others_copy_is_in_the_publish_and_serves_at_once() -> None:
+    async def story(world: World) -> None:
+        (copies,) = await world.replicas(1)
+        copies.copies_for_s = 0.6
+        publish = asyncio.create_task(world.publish(1))
+        await asyncio.sleep(0.05)
+        comes = FakeReplica("late", world.members)
+        async with asyncio.timeout(0.5):
+            while Admit not in comes.seen:
+                await world.publishing.catch_up(None)
+                await asyncio.sleep(0.02)
+        assert not publish.done()
+        assert (await publish).stats["committed"] == 2 and [copies.version, comes.version] == [1, 1]
+
+    played(story)

@@ -97,8 +97,8 @@ class Library:
 
     async def _fetch(self, folder: str, copy: Path) -> None:
         aside = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
-        await asyncio.to_thread(aside.mkdir, parents=True)
         try:
+            await asyncio.to_thread(aside.mkdir, parents=True)
             sizes = await self._reader.sizes(folder)
             for name, size in sizes.items():
                 await self._fetch_file(folder, aside / name, size)

@@ -45,6 +45,7 @@ from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous, WeightSource
 log = logging.getLogger(__name__)
 # A trainer that has sent everything asks at once for the decision.
 _WORD_S = 10.0
+_LOOK_S = 0.5
 _PREPARE = " (publish.prepare_timeout_s: raise it if the replica is well and only slow)"
 
 
@@ -149,7 +150,21 @@ class Publishing:
                     return Outcome(ok=False, detail=f"replica {replica} {_fetch_remedy(wanted, config)}")
             return Outcome(ok=False, detail="a newer publish began")
 
-        return dict(zip(current.replicas, await asyncio.gather(*map(fetched, current.replicas)), strict=True))
+        asked: dict[str, asyncio.Task[Outcome]] = {}
+        try:
+            while self._open is current:
+                # Copies take minutes, and who comes meanwhile is in this publish, too: it must not wait for its end.
+                for replica in self._members.alive():
+                    if replica not in asked:
+                        asked[replica] = asyncio.create_task(fetched(replica))
+                current.replicas = list(asked)
+                if not (missing := [task for task in asked.values() if not task.done()]):
+                    break
+                await asyncio.wait(missing, timeout=_LOOK_S)
+            return {replica: await task for replica, task in asked.items()}
+        finally:
+            for task in asked.values():
+                task.cancel()
 
     def _sources(self, current: _Open, host: str, port: int) -> tuple[Rendezvous, list[WeightSource]]:
         """The meeting, and where each replica gets the bytes; with snapshots from disk the trainer meets nobody."""
