@@ -77,6 +77,8 @@ def _slowest(
     monkeypatch.setattr(publisher, "time", clock)
     monkeypatch.setattr(publisher.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     monkeypatch.setattr(publisher, "Sender", lambda host, transport, timeout_s: SlowestSender(clock, timeout_s))
+    monkeypatch.setattr(publisher, "prune", lambda *_, **__: None)
+    monkeypatch.setattr(publisher, "write_snapshot", lambda *_: folder)
     deployment = SimpleNamespace(
         publish=config, state_path=folder, trainer=SimpleNamespace(training=SimpleNamespace(poll_s=poll_s))
     )
