@@ -30,15 +30,17 @@ T = TypeVar("T")
 REPLICAS = 2
 RANKS = 2
 BATCH_SIZE = 8
-COLLECTIVE_TIMEOUT_S, START_TIMEOUT_S = 25.0, 90.0
+COLLECTIVE_TIMEOUT_S, START_TIMEOUT_S = 32.0, 90.0
 PUBLISH = {
     "bucket_mb": 0.02,
-    "prepare_timeout_s": 5,
-    "transfer_timeout_s": 6,
-    "commit_timeout_s": 5,
-    "go_back_timeout_s": 5,
+    # No replica of these reads files.
+    "fetch_timeout_s": 1,
+    "prepare_timeout_s": 4,
+    "transfer_timeout_s": 5,
+    "commit_timeout_s": 4,
+    "go_back_timeout_s": 4,
 }
-LONGEST_PUBLISH_S = 6 + 5 + 5
+LONGEST_PUBLISH_S = 5 + 4 + 4
 _ON_HEAD = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}}
 _NODE: dict[str, Any] = {"num_cpus": 4, "resources": {"rank": 1}, "object_store_memory": 80 * 2**20}
 _STOP_S = 120.0
