@@ -112,6 +112,7 @@ def test_metrics_say_what_the_batch_was(folder: Path) -> None:
         "samples",
         "tokens",
         "forward_tokens",
+        "saved_tokens",
     }
     assert metrics["tokens"] == 8 + 15 + 1 + 9
     assert metrics["response_length_mean"] == pytest.approx((8 + 15 + 2 + 5 + 9) / 5)

@@ -45,6 +45,12 @@ class Work:
         """What goes through the model on this rank."""
         return sum(len(batch.forest.ids_N) for batch in self.batches if not batch.idle)
 
+    @property
+    def saved_tokens(self) -> int:
+        """What does not, since another sample of the same pass begins with it."""
+        whole = sum(len(place) for batch in self.batches if not batch.idle for place in batch.forest.places)
+        return whole - self.forward_tokens
+
 
 class Passes:
     def __init__(
@@ -86,7 +92,9 @@ class Passes:
 
     def forward_backward(self, work: Work) -> dict[str, float]:
         """Gradients end up in the optimizer; returns the batch's metrics, their global norm among them."""
-        parts: list[Mapping[str, float]] = [{"forward_tokens": float(work.forward_tokens)}]
+        parts: list[Mapping[str, float]] = [
+            {"forward_tokens": float(work.forward_tokens), "saved_tokens": float(work.saved_tokens)}
+        ]
         for batch, before, ref_BT in zip(work.batches, work.before, work.ref_logps, strict=True):
             policy = self._reader.read(batch)
             logp_BT = policy.logp(batch.targets_BT)
