@@ -34,7 +34,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-publish bench-train \
+.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-publish bench-train bench-sessions \
 	bench-learning bench-collapse lint format clean
 
 help: ## this list
@@ -72,6 +72,9 @@ bench-publish: $(VENV)/.installed $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) 
 
 bench-train: $(VENV)/.installed-test $(VENV)-trl/.installed ## what a training step costs beside TRL's and a plain loop's
 	$(BIN)/python -m bench.train --trl $(VENV)-trl/bin/python $(BENCH_ARGS)
+
+bench-sessions: $(VENV)/.installed ## what sharing saves: BENCH_ARGS="--ledger FILE" or "--recordings FOLDER"
+	$(BIN)/python -m bench.sessions $(BENCH_ARGS)
 
 sglang-cpu: $(SGLANG_CPU)/.installed ## the environment in which SGLang runs on this CPU
 	@echo "CLAWRL_SGLANG_PYTHON=$(SGLANG_CPU)/bin/python"
