@@ -11,6 +11,7 @@ from clawrl.actors.lease_desk import EndOfTraining
 from clawrl.actors.train_loop import TrainingRun
 from clawrl.messages import Lease
 from clawrl.training.policy_trainer import StepResult
+from clawrl.training.stopwatch import StepClock
 
 
 def test_new_weights_are_published_right_after_their_step_and_before_the_next_batch_is_asked_for(
@@ -43,6 +44,7 @@ def test_new_weights_are_published_right_after_their_step_and_before_the_next_ba
 
     checkpoints = SimpleNamespace(look=lambda: None, step_taken=lambda step, state: said.append("step_taken"))
     fields = {"_run_id": "run", "_unpublished": False, "_lineage": "", "_from_rank_0": lambda make: make()}
+    fields["_clock"] = StepClock()
     for name, value in {**fields, "_trainer": Trainer(), "_ask": ask, "_checkpoints": checkpoints}.items():
         setattr(run, name, value)
     monkeypatch.setattr(TrainingRun, "_report_start", lambda self: None)

@@ -23,6 +23,8 @@ from clawrl.actors.transcript import Transcript
 from clawrl.engine.errors import EngineError, NoPlace, UnsupportedRequest
 from clawrl.engine.protocol import GenerateRequest, TokenChunk
 from clawrl.messages import FinishReason, Message, TemplateInputs, Turn
+from clawrl.metrics.answers import AnswerMeter
+from clawrl.metrics.sink import NOTHING, Sink
 from clawrl.serving import errors
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.errors import ApiError
@@ -54,7 +56,7 @@ class Recording(Protocol):
 class Answering:
     """``answer_format`` is a name or `AUTO`; ``waiting`` counts the requests that no slot was free for yet.
 
-    ``may_rise``: whether the engine will still get newer versions.
+    ``may_rise``: whether the engine will still get newer versions. ``sink`` is told how each answer came.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Answering:
         replica: str,
         waiting: Callable[[], int],
         may_rise: Callable[[], bool] = lambda: True,
+        sink: Sink = NOTHING,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -77,6 +80,8 @@ class Answering:
         self._replica = replica
         self._waiting = waiting
         self._may_rise = may_rise
+        self._sink = sink
+        self.waiting_for_weights = 0
         self._desk = PromptDesk(tokenizer, context_length)
         template = str(tokenizer.chat_template)
         self._format = format_for(template, answer_format)
@@ -97,6 +102,7 @@ class Answering:
         if self._is_full():
             yield Refused(error=errors.overloaded())
             return
+        meter = AnswerMeter(self._sink)
         answer_format = self._tool_format if task.arrival.inputs.tools else self._format
         try:
             prompt = await self._desk.build(task.arrival, lambda text: _begun(answer_format, task, text))
@@ -129,6 +135,7 @@ class Answering:
             async with aclosing(self._engine.generate(request)) as chunks:
                 chunk = await self._first(chunks, task)
                 while isinstance(chunk, TokenChunk):
+                    meter.took(len(chunk.ids))
                     for piece in transcript.add(chunk):
                         yield piece
                     if chunk.finish_reason is not None:
@@ -147,6 +154,8 @@ class Answering:
             if not (isinstance(error, EngineError) and transcript.is_empty):
                 self._recorder.record_unawaited(transcript.turn(FinishReason.ERROR))
             raise
+        finally:
+            meter.ended(len(prompt.ids))
         if isinstance(chunk, Refused):
             yield chunk
             return
@@ -162,10 +171,14 @@ class Answering:
     async def _reach(self, floor: int) -> None:
         """A replica that missed a version catches up; one that will not leaves the request to another."""
         deadline = time.monotonic() + self._config.hold_timeout_s
-        while (held := self._engine.version) < floor:
-            if time.monotonic() >= deadline or not self._may_rise():
-                raise EngineError(f"this replica holds version {held}, and the request wants {floor} or newer")
-            await asyncio.sleep(_LOOK_S)
+        self.waiting_for_weights += 1
+        try:
+            while (held := self._engine.version) < floor:
+                if time.monotonic() >= deadline or not self._may_rise():
+                    raise EngineError(f"this replica holds version {held}, and the request wants {floor} or newer")
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self.waiting_for_weights -= 1
 
     async def _first(self, chunks: AsyncGenerator[TokenChunk, None], task: GenerationTask) -> TokenChunk | Refused:
         try:
