@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from clawrl.metrics.catalogue import CATALOGUE, Kind, Metric
+from clawrl.metrics.catalogue import CATALOGUE
+from clawrl.metrics.metric import Kind, Metric
 from tests.live import REPOSITORY, Live
 
 OBSERVABILITY = REPOSITORY / "deployments" / "observability"

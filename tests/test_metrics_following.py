@@ -12,6 +12,7 @@ from clawrl.ledger.views import Counts, StepRow, StepState, VersionReward
 from clawrl.messages import DropReason, PolicyVersion, TurnState
 from clawrl.metrics import catalogue
 from clawrl.metrics.following import Following, Look, look
+from clawrl.metrics.metric import Kind
 from clawrl.metrics.sink import Buffer, totals
 
 
@@ -49,7 +50,7 @@ def told(
 
 def events(found: dict[Any, float]) -> dict[Any, float]:
     """Without the levels."""
-    gauges = {metric.name for metric in catalogue.CATALOGUE if metric.kind is catalogue.Kind.GAUGE}
+    gauges = {metric.name for metric in catalogue.CATALOGUE if metric.kind is Kind.GAUGE}
     return {key: value for key, value in found.items() if key[0] not in gauges}
 
 

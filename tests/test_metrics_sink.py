@@ -11,9 +11,10 @@ import pytest
 from clawrl.messages import DropReason, Judgement, TurnId, TurnState, Verdict
 from clawrl.metrics import catalogue
 from clawrl.metrics.answers import MOST_GAPS, AnswerMeter
-from clawrl.metrics.catalogue import CATALOGUE, Kind, Metric
+from clawrl.metrics.catalogue import CATALOGUE
 from clawrl.metrics.flusher import Flusher
 from clawrl.metrics.judging import agreement, tell
+from clawrl.metrics.metric import NEWEST_VERSIONS, Group, Kind, Metric
 from clawrl.metrics.sink import NOTHING, Buffer, Reading, totals
 
 
@@ -37,7 +38,7 @@ def test_the_number_of_series_is_bounded_by_the_catalogue() -> None:
     for metric in CATALOGUE:
         series = 1
         for values in metric.tags.values():
-            series *= len(values) or catalogue.NEWEST_VERSIONS
+            series *= len(values) or NEWEST_VERSIONS
         assert series <= 32, metric.name
     assert not {key for metric in CATALOGUE for key in metric.tags} & {"session", "user", "owner", "turn", "replica"}
 
@@ -48,7 +49,7 @@ def test_states_and_reasons_are_those_of_the_ledger_so_that_a_new_one_is_told_to
 
 
 def test_a_histogram_without_buckets_and_a_gauge_with_some_are_refused() -> None:
-    common = {"name": "x", "group": catalogue.Group.SERVING, "says": "x"}
+    common = {"name": "x", "group": Group.SERVING, "says": "x"}
     with pytest.raises(ValueError, match="histogram, and it alone"):
         Metric(kind=Kind.HISTOGRAM, **common)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="histogram, and it alone"):
@@ -58,7 +59,8 @@ def test_a_histogram_without_buckets_and_a_gauge_with_some_are_refused() -> None
 
 
 def test_sums_add_up_levels_are_the_last_and_observations_are_kept_until_they_are_drained() -> None:
-    sink = Buffer()
+    clock = _Clock()
+    sink = Buffer(clock)
     sink.add(catalogue.REQUESTS, dialect="chat", outcome="answered")
     sink.add(catalogue.REQUESTS, 2, dialect="chat", outcome="answered")
     sink.add(catalogue.REQUESTS, dialect="messages", outcome="failed")
@@ -74,6 +76,9 @@ def test_sums_add_up_levels_are_the_last_and_observations_are_kept_until_they_ar
         ("time_to_first_token_seconds",): 3,
     }
     assert [list(r.values) for r in readings if r.metric is catalogue.TTFT_SECONDS] == [[0.1, 0.2, 0.3]]
+    clock.now += 10
+    assert totals(sink.drain()) == {("queue_depth",): 5}, "an exporter forgets a level that it does not hear of"
+    clock.now += 10
     assert sink.drain() == [], "a level that nobody sets any more must not be told for ever"
 
 

@@ -166,6 +166,7 @@ def test_tensorboard_finds_each_figure_at_its_step_and_time(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is an extra")
 def test_wandb_offline_keeps_one_run_over_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")

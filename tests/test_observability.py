@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from clawrl.metrics.catalogue import CATALOGUE, Group
+from clawrl.metrics.catalogue import CATALOGUE
+from clawrl.metrics.metric import Group
 from tests.scraping import DASHBOARD, OBSERVABILITY, Query, complaints, queries
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from clawrl.metrics.catalogue import Kind, Metric
 from clawrl.metrics.config import MetricsConfig
 from clawrl.metrics.flusher import Flusher
+from clawrl.metrics.metric import Kind, Metric
 from clawrl.metrics.sink import NOTHING, Reading, Sink
 
 _flusher: Flusher | None = None

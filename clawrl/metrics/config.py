@@ -31,7 +31,7 @@ class MetricsConfig(StrictConfig):
     enabled: bool = True
     flush_s: float = Field(1.0, gt=0.0, le=10.0, description="how often a process hands what it counted to Ray")
     ledger_s: float = Field(
-        5.0, gt=0.0, le=10.0, description="how often the ledger is looked at; Ray forgets a gauge after twenty seconds"
+        5.0, gt=0.0, le=10.0, description="how often the ledger is looked at; a level stands for fifteen seconds"
     )
     tensorboard: str | None = Field(
         None, min_length=1, description="folder of the event files; a relative one is below the state folder"

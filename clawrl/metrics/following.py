@@ -18,6 +18,7 @@ from clawrl.ledger.store import Ledger
 from clawrl.ledger.views import Counts, StepRow, StepState, VersionReward
 from clawrl.messages import DropReason, PolicyVersion, TurnState
 from clawrl.metrics import catalogue
+from clawrl.metrics.metric import NEWEST_VERSIONS
 from clawrl.metrics.sink import Sink
 
 _STEPS, _RECENT_TURNS = 64, 2000
@@ -45,7 +46,7 @@ def look(ledger: Ledger) -> Look:
         paused=ledger.paused() is not None,
         steps=[step for step in ledger.steps(_STEPS) if step.state is not StepState.UNDONE],
         versions=ledger.versions(_STEPS),
-        rewards=ledger.reward_by_version(_RECENT_TURNS, catalogue.NEWEST_VERSIONS),
+        rewards=ledger.reward_by_version(_RECENT_TURNS, NEWEST_VERSIONS),
     )
 
 
@@ -65,6 +66,9 @@ class Following:
         current = seen.versions[0].version if seen.versions else 0
         _tell_replicas(sink, replicas, current)
         _tell_newest_step(sink, seen.steps)
+        sizes = (figure(version.stats, catalogue.VERSION_BYTES.stat) for version in seen.versions)
+        if (size := next((size for size in sizes if size is not None), None)) is not None:
+            sink.set(catalogue.VERSION_BYTES, size)
         if "kl" in guards:
             sink.set(catalogue.KL_FROM_START, guards["kl"])
         for step in self._new_steps(seen.steps):
@@ -117,7 +121,7 @@ def _tell_turns(sink: Sink, seen: Look, journaled: int) -> None:
 
 def _tell_replicas(sink: Sink, replicas: Sequence[Mapping[str, Any]], current: int) -> None:
     held = Counter(int(replica["version"]) for replica in replicas)
-    for version in sorted(held, reverse=True)[: catalogue.NEWEST_VERSIONS]:
+    for version in sorted(held, reverse=True)[:NEWEST_VERSIONS]:
         sink.set(catalogue.REPLICAS, held[version], version=str(version))
     sink.set(catalogue.REPLICAS_BEHIND, sum(count for version, count in held.items() if version < current))
     sink.set(catalogue.POLICY_VERSION, current)
@@ -154,9 +158,7 @@ def _tell_version(sink: Sink, version: PolicyVersion) -> None:
     committed = int(stats.get("committed") or 0)
     if (seconds := figure(stats, "publish_s")) is not None:
         sink.observe(catalogue.PUBLISH_SECONDS, (seconds,))
-    if (size := figure(stats, "bytes")) is not None:
-        sink.set(catalogue.VERSION_BYTES, size)
-        sink.add(catalogue.PUBLISH_BYTES, size * committed)
+    sink.add(catalogue.PUBLISH_BYTES, (figure(stats, "bytes") or 0.0) * committed)
     if committed and (hold_ms := figure(stats, "hold_ms")) is not None:
         sink.observe(catalogue.HOLD_SECONDS, (hold_ms / 1000,))
     sink.add(catalogue.HELD_REQUESTS, figure(stats, "carried") or 0.0)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from clawrl.metrics.catalogue import Kind, Metric
+from clawrl.metrics.metric import Kind, Metric
 
 log = logging.getLogger(__name__)
 _MOST_VALUES = 4096
+_LEVELS_STAND_S = 15.0
 
 
 class Sink(Protocol):
@@ -57,13 +59,16 @@ class Reading:
 class Buffer:
     """A sink that costs a dictionary look-up: what it is told is kept until `drain`. Any thread may call it.
 
+    A level is told again with each drain, since an exporter forgets one that it does not hear of, until nobody has set
+    it for `_LEVELS_STAND_S`.
     Of one histogram at most ``_MOST_VALUES`` observations are kept between two drains; those beyond are counted in
     ``lost``.
     """
 
+    clock: Callable[[], float] = time.monotonic
     lost: int = 0
     _sums: dict[_Key, float] = field(default_factory=dict)
-    _levels: dict[_Key, float] = field(default_factory=dict)
+    _levels: dict[_Key, tuple[float, float]] = field(default_factory=dict)
     _observed: dict[_Key, list[float]] = field(default_factory=dict)
     _refused: set[_Key] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -82,7 +87,7 @@ class Buffer:
         key = (metric, tuple(tags.items()))
         with self._lock:
             if key in self._levels or self._may(key, Kind.GAUGE):
-                self._levels[key] = value
+                self._levels[key] = (value, self.clock())
 
     def observe(self, metric: Metric, values: Sequence[float], /, **tags: str) -> None:
         key = (metric, tuple(tags.items()))
@@ -95,14 +100,16 @@ class Buffer:
                 self.lost += max(len(finite) - room, 0)
 
     def drain(self) -> list[Reading]:
-        """Everything since the last time. A level that was not set again is not in the next one."""
+        """Everything since the last time, and the levels that stand."""
         with self._lock:
-            told = (self._sums, self._levels, self._observed)
-            self._sums, self._levels, self._observed = {}, {}, {}
-        sums, levels, observed = told
+            since = self.clock() - _LEVELS_STAND_S
+            self._levels = {key: level for key, level in self._levels.items() if level[1] >= since}
+            levels = dict(self._levels)
+            sums, observed = self._sums, self._observed
+            self._sums, self._observed = {}, {}
         return [
             *(Reading(metric, dict(tags), (amount,)) for (metric, tags), amount in sums.items()),
-            *(Reading(metric, dict(tags), (level,)) for (metric, tags), level in levels.items()),
+            *(Reading(metric, dict(tags), (level,)) for (metric, tags), (level, _) in levels.items()),
             *(Reading(metric, dict(tags), values) for (metric, tags), values in observed.items() if values),
         ]
 

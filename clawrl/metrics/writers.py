@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class Wandb:
             project=asked.project,
             entity=asked.entity,
             name=asked.name or name,
-            id=_run_id(state, wandb.util.generate_id),
+            id=_run_id(state),
             resume="allow" if asked.mode == "online" else None,
             mode=asked.mode,
             dir=str(state),
@@ -57,6 +58,7 @@ class Wandb:
             # What this process prints is nobody's business.
             settings=wandb.Settings(console="off"),
         )
+        self._teardown = wandb.teardown
         # W&B's own count only ever grows, and a step may come again.
         self._run.define_metric("*", step_metric=catalogue.STEP.field)
 
@@ -65,10 +67,12 @@ class Wandb:
 
     def close(self) -> None:
         self._run.finish()
+        # What is left is written by W&B's own process, which is waited for here.
+        self._teardown()
 
 
-def _run_id(state: Path, generate: Any) -> str:
+def _run_id(state: Path) -> str:
     file = state / "wandb-run-id"
     if not file.exists():
-        file.write_text(str(generate()))
+        file.write_text(uuid.uuid4().hex[:12])
     return file.read_text().strip()
