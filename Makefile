@@ -34,7 +34,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-publish bench-train bench-sessions \
+.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-metrics bench-publish \
+	bench-train bench-sessions \
 	bench-learning bench-collapse lint format clean
 
 help: ## this list
@@ -66,6 +67,9 @@ chaos: $(VENV)/.installed-test ## 200 kills at random under traffic, then an aud
 
 bench-ingress: $(VENV)/.installed-demo $(VENV)-litellm/.installed ## the HTTP side against a bare engine and other gateways
 	$(BIN)/python -m bench.ingress --litellm $(VENV)-litellm/bin/litellm $(BENCH_ARGS)
+
+bench-metrics: $(VENV)/.installed-demo ## what metrics cost: requests per second with them and without, interleaved
+	$(BIN)/python -m bench.metrics $(BENCH_ARGS)
 
 bench-publish: $(VENV)/.installed $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## what new weights cost the answers in flight, by transport
 	$(BIN)/python -m bench.publish $(BENCH_ARGS)

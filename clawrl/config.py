@@ -21,6 +21,7 @@ from clawrl.ledger.config import LedgerConfig
 from clawrl.messages import AdapterShape
 from clawrl.methods.base import JudgementNeed
 from clawrl.methods.registry import DEFAULT, MethodConfig, build_method, method_class
+from clawrl.metrics.config import MetricsConfig
 from clawrl.models import ModelConfig
 from clawrl.plugins import is_dotted, load
 from clawrl.serving.auth import KeyRing
@@ -96,6 +97,7 @@ class Deployment(StrictConfig):
     publish: PublishConfig = PublishConfig()
     ledger: LedgerConfig = LedgerConfig()
     guards: GuardsConfig = GuardsConfig()
+    metrics: MetricsConfig = MetricsConfig()
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Deployment":
@@ -212,6 +214,7 @@ class Deployment(StrictConfig):
             KeyRing(self.serving, os.environ)
         except ValueError as error:
             found.append(f"serving.{error}")
+        found += self.metrics.problems(os.environ)
         found += self._plugin_problems()
         found += self._model_problems()
         found += self.sizes().problems

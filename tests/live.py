@@ -141,6 +141,8 @@ class Live:
             "RAY_TMPDIR": str(self.folder),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
+            # Ten seconds by default.
+            "RAY_metrics_report_interval_ms": "2000",
             "RAY_SERVE_LOG_TO_STDERR": "1",
             "HF_HUB_OFFLINE": "1",
             "CLAWRL_TEST_KEY": KEY,

@@ -25,6 +25,7 @@ from clawrl.actors.health_watch import HealthWatch
 from clawrl.actors.journal_desk import JournalDesk
 from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk, Order
+from clawrl.actors.metrics_desk import MetricsCalls, MetricsDesk
 from clawrl.actors.status import status_document, turn_document
 from clawrl.actors.trainer_board import TrainerBoard
 from clawrl.config import Deployment
@@ -35,6 +36,7 @@ from clawrl.ledger.views import Restored
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import Arrival, Feedback, Message, PolicyVersion, Turn, TurnId, WeightManifest
 from clawrl.methods.base import Method
+from clawrl.metrics.sink import NOTHING, Sink
 from clawrl.serving.feedback import FeedbackRequest
 from clawrl.weights import members as weights
 from clawrl.weights.sources import Rendezvous
@@ -43,10 +45,10 @@ from clawrl.weights.transaction import PublishFailed, Publishing
 log = logging.getLogger(__name__)
 
 
-class Coordinator(CheckpointCalls):
+class Coordinator(CheckpointCalls, MetricsCalls):
     """``calls`` reach the Judge deployment; ``method`` turns judged turns into samples."""
 
-    def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls) -> None:
+    def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls, sink: Sink = NOTHING) -> None:
         self._deployment = deployment
         state = deployment.state_path
         self._hold = hold(state, deployment.name)
@@ -56,7 +58,8 @@ class Coordinator(CheckpointCalls):
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue_grew = asyncio.Event()
         self._admission = Admission(deployment)
-        self._desk = JudgingDesk(self._db, method, calls, deployment.judge, self._queue_grew.set)
+        self._metrics = MetricsDesk(sink, self._db, self._members.describe, lambda: self._health.describe())
+        self._desk = JudgingDesk(self._db, method, calls, deployment.judge, self._queue_grew.set, self._metrics.judged)
         training = deployment.trainer.training
         self._leases = LeaseDesk(self._db, self._desk, training, self._queue_grew, self._members.busy)
         alarms = deployment.guards.alarms
@@ -70,6 +73,7 @@ class Coordinator(CheckpointCalls):
         self._spawn(self._every(3.0, self._journals.take_in))
         self._spawn(self._every(0.5, self._help_late_replicas))
         self._spawn(self._every(5.0, self._health.freeze_if_alarmed))
+        self._spawn(self._every(deployment.metrics.ledger_s, self._metrics.look))
 
     async def ping(self) -> int:
         """The process id; the supervisor's health check."""
@@ -222,17 +226,6 @@ class Coordinator(CheckpointCalls):
                 ledger.commit_version(version)
 
         await self._db.run(register)
-
-    async def snapshots_in_use(self) -> list[str]:
-        """Snapshots that must stay on disk: what serves, the newest good ones, the start."""
-        teacher = self._deployment.judge.teacher.version
-        numbers = {0, teacher} if isinstance(teacher, int) else {0}
-
-        def look(ledger: Ledger) -> list[str]:
-            kept = [ledger.current_version(), *ledger.good_versions(), *map(ledger.version, numbers)]
-            return [version.snapshot for version in kept if version is not None]
-
-        return await self._db.run(look)
 
     async def finish_publish(self, publish_id: str) -> PolicyVersion:
         version = await self._publishing.finish(publish_id)

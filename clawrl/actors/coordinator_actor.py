@@ -8,6 +8,7 @@ from ray import serve
 
 from clawrl.actors.coordinator import Coordinator
 from clawrl.actors.judging_desk import JudgeCalls
+from clawrl.actors.ray_metrics import sink_of
 from clawrl.config import Deployment
 from clawrl.messages import (
     Judgement,
@@ -37,4 +38,4 @@ class CoordinatorActor(Coordinator):
             return cast(ModelVitals, await judge.vitals.remote(request))
 
         calls = JudgeCalls(judge=ask_judge, teach=ask_teacher, vitals=ask_vitals)
-        super().__init__(deployment, build_method(deployment.trainer.method), calls)
+        super().__init__(deployment, build_method(deployment.trainer.method), calls, sink_of(deployment.metrics))

@@ -26,9 +26,12 @@ from ray.serve.handle import DeploymentHandle
 from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
 from clawrl.actors.generation import GenerationTask, Refused, another_turn, tasks_for
 from clawrl.actors.http_errors import install_error_handlers
+from clawrl.actors.probing import PROBE_TIMEOUT_S, answers
+from clawrl.actors.ray_metrics import current_sink, sink_of
 from clawrl.config import Deployment
 from clawrl.engine.errors import EngineError
 from clawrl.messages import NOTHING_SAID, FinishReason, Turn
+from clawrl.metrics.http import RequestMeter
 from clawrl.serving import errors
 from clawrl.serving.auth import Identity, KeyRing
 from clawrl.serving.body import decode_body, whole_body
@@ -43,19 +46,10 @@ from clawrl.serving.sessions import affinity_key, reply_hash
 log = logging.getLogger(__name__)
 api = FastAPI(title="clawrl", docs_url=None, redoc_url=None, openapi_url=None)
 install_error_handlers(api)
+api.add_middleware(RequestMeter, sink=current_sink)
 _ARRIVE_TIMEOUT_S = 60.0
-_PROBE_TIMEOUT_S = 4.0
 # Twelve seconds of pauses in all: Serve sends requests to a replica with a dead engine until its third failed check.
 _TRIES, _FIRST_PAUSE_S = 6, 0.4
-
-
-async def _answers(call: Any) -> bool:
-    try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            await call
-    except Exception:
-        return False
-    return True
 
 
 # Decorated here and not in the graph: Serve rewrites the signatures of the methods and copies them, with the names
@@ -64,6 +58,7 @@ async def _answers(call: Any) -> bool:
 class Ingress:
     def __init__(self, deployment: Deployment, rollout: DeploymentHandle, judge: DeploymentHandle) -> None:
         self._config = deployment.serving
+        sink_of(deployment.metrics)
         self._keys = KeyRing(self._config, os.environ)
         self._rollout = rollout
         self._judge = judge
@@ -242,9 +237,9 @@ class Ingress:
     @api.get("/readyz")
     async def readyz(self) -> JSONResponse:
         policy, judge, coordinator = await asyncio.gather(
-            _answers(self._rollout.ready.remote()),
-            _answers(self._judge.ready.remote()),
-            _answers(self._coordinator.ask("ping", timeout_s=_PROBE_TIMEOUT_S)),
+            answers(self._rollout.ready.remote()),
+            answers(self._judge.ready.remote()),
+            answers(self._coordinator.ask("ping", timeout_s=PROBE_TIMEOUT_S)),
         )
         ready = policy and judge and coordinator
         parts = {"ready": ready, "policy": policy, "judge": judge, "coordinator": coordinator}

@@ -23,6 +23,7 @@ from clawrl.actors.answering import Answering
 from clawrl.actors.calls import Coordinator
 from clawrl.actors.draining import is_draining
 from clawrl.actors.generation import GenerationTask, Refused
+from clawrl.actors.ray_metrics import flusher_of, sink_of
 from clawrl.actors.recording import Recorder
 from clawrl.actors.replica_control import ReplicaControl
 from clawrl.actors.snapshot_reader import HeadReader
@@ -33,6 +34,8 @@ from clawrl.ledger.codec import Codec, PlainVault
 from clawrl.ledger.journal import Journal
 from clawrl.messages import Message, TeacherRequest, TeacherTargets, TemplateInputs
 from clawrl.methods.registry import build_method
+from clawrl.metrics import catalogue
+from clawrl.metrics.sink import Sink
 from clawrl.models import resolve
 from clawrl.serving.pieces import Piece
 from clawrl.serving.template import ChatRenderer
@@ -77,7 +80,10 @@ class Rollout:
             replica=replica,
             waiting=lambda: self._engine.load.waiting,
             may_rise=lambda: not is_draining(),
+            sink=sink_of(deployment.metrics),
         )
+        if (flusher := flusher_of(deployment.metrics)) is not None:
+            flusher.sample(self._tell_load)
         self._teacher = Teacher(
             self._engine,
             ChatRenderer(tokenizer, context),
@@ -125,6 +131,12 @@ class Rollout:
             "node": self._node,
             "memory_mb": round(self._process.memory_info().rss / 2**20),
         }
+
+    def _tell_load(self, sink: Sink) -> None:
+        load = self._engine.load
+        sink.set(catalogue.RUNNING, load.running)
+        sink.set(catalogue.WAITING, load.waiting, until="place")
+        sink.set(catalogue.WAITING, self._answering.held, until="weights")
 
     async def count_tokens(self, messages: Sequence[Message], inputs: TemplateInputs) -> int | Refused:
         """How long the prompt of this request would be, also if it is too long to be served."""

@@ -11,7 +11,7 @@ from collections import Counter
 
 from clawrl.ledger.codec import unpack_stats
 from clawrl.ledger.database import Database
-from clawrl.ledger.views import Counts, JudgeStats, RunRow, StepRow, StepState, TurnRow
+from clawrl.ledger.views import Counts, JudgeStats, RunRow, StepRow, StepState, TurnRow, VersionReward
 from clawrl.messages import DropReason, TurnKind, TurnState, Verdict
 
 
@@ -65,6 +65,19 @@ def judge_stats(db: Database) -> JudgeStats:
     return JudgeStats(
         judged=judged, abstained=abstained, mean_seconds=counter(db, "judge_seconds") / answers if answers else 0.0
     )
+
+
+def reward_by_version(db: Database, turns: int, versions: int) -> list[VersionReward]:
+    """Of the newest ``turns`` turns, by the version of their oldest token; the newest ``versions``, newest first."""
+    rows = db.rows(
+        "SELECT t.oldest_version AS version, avg(j.reward) AS mean, count(*) AS n"
+        " FROM turns t JOIN judgements j USING (turn_id)"
+        " WHERE t.seq > (SELECT max(seq) FROM turns) - ? AND t.oldest_version IS NOT NULL AND j.reward IS NOT NULL"
+        " GROUP BY t.oldest_version ORDER BY t.oldest_version DESC LIMIT ?",
+        turns,
+        versions,
+    )
+    return [VersionReward(version=row["version"], mean=row["mean"], turns=row["n"]) for row in rows]
 
 
 def turn_rows(

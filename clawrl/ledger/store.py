@@ -52,6 +52,7 @@ from clawrl.ledger.views import (
     Swept,
     Transition,
     TurnRow,
+    VersionReward,
 )
 from clawrl.messages import (
     Arrival,
@@ -345,6 +346,10 @@ class Ledger:
     def run(self) -> RunRow | None:
         """The current training run; ``None`` before the first."""
         return counts.run_row(self._db)
+
+    def reward_by_version(self, turns: int, versions: int) -> list[VersionReward]:
+        """How the newest ``turns`` turns were rewarded, for the newest ``versions`` that began one."""
+        return counts.reward_by_version(self._db, turns, versions)
 
     def steps(self, limit: int = 100) -> list[StepRow]:
         return counts.step_rows(self._db, limit)
