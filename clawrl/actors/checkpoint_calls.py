@@ -1,7 +1,4 @@
-"""What the trainer tells of itself, and asks about checkpoints and snapshots.
-
-The order is in `clawrl.training.checkpointing`.
-"""
+"""What the trainer tells of itself and asks about checkpoints: see `clawrl.training.checkpointing` for the order."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from clawrl.actors.trainer_board import TrainerBoard
-from clawrl.config import Deployment
 from clawrl.ledger.checkpoint_standing import ForeignCheckpoint
-from clawrl.ledger.store import Ledger
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import LedgerPosition
 
@@ -22,7 +17,6 @@ class CheckpointCalls:
     """A part of the coordinator."""
 
     _db: LedgerThread
-    _deployment: Deployment
     _trainer: TrainerBoard
 
     async def trainer_state(self, state: str) -> None:
@@ -53,14 +47,3 @@ class CheckpointCalls:
         """Training goes on; turns since the last checkpoint stay ``applied``, and are replayed after a crash."""
         log.error("run %s: the checkpoint of step %d was not written: %s", run_id, step, why)
         self._trainer.checkpoint_failed(f"step {step}: {why}"[:500])
-
-    async def snapshots_in_use(self) -> list[str]:
-        """Snapshots that must stay on disk: what serves, the newest good ones, the start."""
-        teacher = self._deployment.judge.teacher.version
-        numbers = {0, teacher} if isinstance(teacher, int) else {0}
-
-        def look(ledger: Ledger) -> list[str]:
-            kept = [ledger.current_version(), *ledger.good_versions(), *map(ledger.version, numbers)]
-            return [version.snapshot for version in kept if version is not None]
-
-        return await self._db.run(look)

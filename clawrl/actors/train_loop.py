@@ -47,6 +47,7 @@ from clawrl.training.ranks import Ranks, limit_collectives
 from clawrl.training.stopwatch import StepClock
 from clawrl.training.weights_lineage import UNTRAINED, follow
 from clawrl.weights.patience import patience_of_one_call_s, patience_s
+from clawrl.weights.snapshot import put_back
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +199,8 @@ class TrainingRun:
         log.info("step %d changed=%s %s %s", result.step, result.changed, result.reason or "", shown)
 
     def _rewind(self, version: PolicyVersion) -> None:
-        """The guard rolled serving back to these weights; training goes back to them, too, and checkpoints at once."""
+        """Serving was rolled back to these weights; training goes back to them, too, and checkpoints at once."""
+        self._from_rank_0(lambda: put_back(Path(version.snapshot).parent))
         try:
             self._trainer.rewind(read_to_rewind(Path(version.snapshot), self._shape))
         except ValueError as error:

@@ -12,10 +12,11 @@ from clawrl.weights.config import PublishConfig
 LONGEST_S = 300.0
 """Of a call that must not be lost, where nothing else limits it."""
 LONGEST_REST_S = 60.0
-CALLS = 5
-"""Of the coordinator in one publish: its number, what must stay on disk, begin, finish, and abort where that failed."""
+CALLS = 7
+"""Of the coordinator in one publish: its number, what must stay on disk (twice), begin, finish, and where that failed
+abort and rest."""
 WAITS = CALLS + 1
-"""With the rest."""
+"""With the rest itself."""
 
 
 def patience_s(publish: PublishConfig, *, collective_timeout_s: float, world: int) -> float:
