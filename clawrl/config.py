@@ -23,6 +23,7 @@ from clawrl.methods.base import JudgementNeed
 from clawrl.methods.registry import DEFAULT, MethodConfig, build_method, method_class
 from clawrl.models import ModelConfig
 from clawrl.plugins import is_dotted, load
+from clawrl.privacy.config import PrivacyConfig
 from clawrl.serving.auth import KeyRing
 from clawrl.serving.config import ServingConfig
 from clawrl.sizing.architecture import check_heads
@@ -95,6 +96,7 @@ class Deployment(StrictConfig):
     publish: PublishConfig = PublishConfig()
     ledger: LedgerConfig = LedgerConfig()
     guards: GuardsConfig = GuardsConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Deployment":
@@ -210,6 +212,7 @@ class Deployment(StrictConfig):
             KeyRing(self.serving, os.environ)
         except ValueError as error:
             found.append(f"serving.{error}")
+        found += self.privacy.problems(self.state_path)
         found += self._plugin_problems()
         found += self._model_problems()
         found += self.sizes().problems

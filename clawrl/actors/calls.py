@@ -75,6 +75,16 @@ class Coordinator:
         return getattr(actor, method).remote(*arguments)
 
 
+async def answers(call: Any, *, timeout_s: float) -> bool:
+    """Whether whoever is called answers in time, and does not raise."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await call
+    except Exception:
+        return False
+    return True
+
+
 class Background:
     """Work that outlives the request that asked for it.
 

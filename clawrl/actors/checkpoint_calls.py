@@ -1,4 +1,7 @@
-"""What the trainer asks the coordinator about its checkpoints; see `clawrl.training.checkpointing` for the order."""
+"""What the trainer asks the coordinator about its checkpoints and snapshots.
+
+See `clawrl.training.checkpointing` for the order.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clawrl.config import Deployment
 from clawrl.ledger.lineage import ForeignCheckpoint
+from clawrl.ledger.store import Ledger
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import LedgerPosition
 
@@ -16,6 +21,7 @@ log = logging.getLogger(__name__)
 class CheckpointCalls:
     """A part of the coordinator. ``_trainer`` is shown in the status."""
 
+    _deployment: Deployment
     _db: LedgerThread
     _trainer: Mapping[str, Any]
 
@@ -39,3 +45,14 @@ class CheckpointCalls:
         """Training goes on; turns since the last checkpoint stay ``applied``, and are replayed after a crash."""
         log.error("run %s: the checkpoint of step %d was not written: %s", run_id, step, why)
         self._trainer = {**self._trainer, "checkpoint_error": f"step {step}: {why}"[:500]}
+
+    async def snapshots_in_use(self) -> list[str]:
+        """Snapshots that must stay on disk: what serves, the newest good ones, the start."""
+        teacher = self._deployment.judge.teacher.version
+        numbers = {0, teacher} if isinstance(teacher, int) else {0}
+
+        def look(ledger: Ledger) -> list[str]:
+            kept = [ledger.current_version(), *ledger.good_versions(), *map(ledger.version, numbers)]
+            return [version.snapshot for version in kept if version is not None]
+
+        return await self._db.run(look)

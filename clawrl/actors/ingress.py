@@ -23,12 +23,13 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
+from clawrl.actors.calls import Background, Coordinator, CoordinatorAway, answers
 from clawrl.actors.generation import GenerationTask, Refused, another_turn, tasks_for
 from clawrl.actors.http_errors import install_error_handlers
 from clawrl.config import Deployment
 from clawrl.engine.errors import EngineError
 from clawrl.messages import NOTHING_SAID, FinishReason, Turn
+from clawrl.privacy.logs import redact_logs_by
 from clawrl.serving import errors
 from clawrl.serving.auth import Identity, KeyRing
 from clawrl.serving.body import decode_body, whole_body
@@ -36,6 +37,7 @@ from clawrl.serving.dialects import chat, messages, responses
 from clawrl.serving.dialects.base import AnswerFacts, Asked
 from clawrl.serving.feedback import parse_feedback, unknown_turn
 from clawrl.serving.fields import JsonObject, text
+from clawrl.serving.forgetting import parse_forget
 from clawrl.serving.openapi import description
 from clawrl.serving.pieces import Piece, alive, merged, started, whole_answers
 from clawrl.serving.sessions import affinity_key, reply_hash
@@ -45,17 +47,9 @@ api = FastAPI(title="clawrl", docs_url=None, redoc_url=None, openapi_url=None)
 install_error_handlers(api)
 _ARRIVE_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 4.0
+_FORGET_TIMEOUT_S = 600.0
 # Twelve seconds of pauses in all: Serve sends requests to a replica with a dead engine until its third failed check.
 _TRIES, _FIRST_PAUSE_S = 6, 0.4
-
-
-async def _answers(call: Any) -> bool:
-    try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            await call
-    except Exception:
-        return False
-    return True
 
 
 # Decorated here and not in the graph: Serve rewrites the signatures of the methods and copies them, with the names
@@ -65,6 +59,7 @@ class Ingress:
     def __init__(self, deployment: Deployment, rollout: DeploymentHandle, judge: DeploymentHandle) -> None:
         self._config = deployment.serving
         self._keys = KeyRing(self._config, os.environ)
+        redact_logs_by(deployment.privacy.redaction)
         self._rollout = rollout
         self._judge = judge
         self._coordinator = Coordinator(deployment.name)
@@ -110,7 +105,7 @@ class Ingress:
 
     async def _answer(self, asked: Asked, identity: Identity) -> Response:
         wanted, now = asked.request, time.time()
-        tasks = tasks_for(wanted, identity.owner, now, self._floor)
+        tasks = tasks_for(wanted, identity.owner, now, self._floor, may_train=identity.may_train)
         for task in tasks:
             self._background.start(self._announce(task))
         affinity = affinity_key(wanted.facts.session, identity.owner, wanted.messages)
@@ -203,9 +198,10 @@ class Ingress:
         except CoordinatorAway as away:
             log.error("turn %s was lost with its replica and is not recorded: %s", turn.turn_id, away)
 
-    async def _json(self, request: Request) -> JsonObject:
+    async def _json(self, request: Request, *, optional: bool = False) -> JsonObject:
         limit = self._config.max_body_bytes
-        return decode_body(await whole_body(request.stream(), limit), limit)
+        body = await whole_body(request.stream(), limit)
+        return decode_body(body, limit) if body or not optional else {}
 
     # -- about the server ---------------------------------------------------------------------------
 
@@ -242,9 +238,9 @@ class Ingress:
     @api.get("/readyz")
     async def readyz(self) -> JSONResponse:
         policy, judge, coordinator = await asyncio.gather(
-            _answers(self._rollout.ready.remote()),
-            _answers(self._judge.ready.remote()),
-            _answers(self._coordinator.ask("ping", timeout_s=_PROBE_TIMEOUT_S)),
+            answers(self._rollout.ready.remote(), timeout_s=_PROBE_TIMEOUT_S),
+            answers(self._judge.ready.remote(), timeout_s=_PROBE_TIMEOUT_S),
+            answers(self._coordinator.ask("ping", timeout_s=_PROBE_TIMEOUT_S), timeout_s=_PROBE_TIMEOUT_S),
         )
         ready = policy and judge and coordinator
         parts = {"ready": ready, "policy": policy, "judge": judge, "coordinator": coordinator}
@@ -262,15 +258,19 @@ class Ingress:
 
     @api.post("/clawrl/pause")
     async def pause(self, request: Request) -> dict[str, bool]:
-        limit = self._config.max_body_bytes
-        body = await whole_body(request.stream(), limit)
-        fields = decode_body(body, limit) if body else {}
+        fields = await self._json(request, optional=True)
         await self._operate(request, "pause", "operator", text(fields, "reason") or "")
         return {"paused": True}
 
     @api.post("/clawrl/resume")
     async def resume(self, request: Request) -> dict[str, Any]:
         return {"paused": False, "released": await self._operate(request, "resume")}
+
+    @api.post("/clawrl/forget")
+    async def forget(self, request: Request) -> Any:
+        self._keys.operator(request.headers)
+        wanted = parse_forget(await self._json(request))
+        return await self._ask_coordinator("forget", wanted, timeout_s=_FORGET_TIMEOUT_S)
 
     @api.post("/v1/feedback")
     async def feedback(self, request: Request) -> dict[str, Any]:
@@ -293,8 +293,8 @@ class Ingress:
         self._keys.operator(request.headers)
         return await self._ask_coordinator(method, *arguments)
 
-    async def _ask_coordinator(self, method: str, *arguments: Any) -> Any:
+    async def _ask_coordinator(self, method: str, *arguments: Any, timeout_s: float = 10.0) -> Any:
         try:
-            return await self._coordinator.ask(method, *arguments, timeout_s=10.0)
+            return await self._coordinator.ask(method, *arguments, timeout_s=timeout_s)
         except CoordinatorAway:
             raise errors.unavailable("The coordinator is restarting. Please try again.") from None

@@ -1,16 +1,20 @@
-"""The only writer of a turn's state. Each move is checked, made and logged in the caller's transaction."""
+"""The only writer of a turn's state. Each move is checked, made and logged in the caller's transaction.
+
+A forgotten turn that would come back to the queue (a lease that ended, an older checkpoint) is dropped there: what it
+said is gone.
+"""
 
 from __future__ import annotations
 
 from clawrl.ledger.database import Database
-from clawrl.ledger.states import IllegalMove, Place, check_move
+from clawrl.ledger.states import IllegalMove, Place, check_move, dropped
 from clawrl.ledger.views import Transition
 from clawrl.messages import DropReason, TurnId, TurnState
 
 
 def move(db: Database, turn_id: TurnId, place: Place, detail: str = "") -> None:
     """Moves a recorded turn, or refuses with `IllegalMove`."""
-    row = db.one("SELECT state, reason FROM turns WHERE turn_id = ?", turn_id)
+    row = db.one("SELECT state, reason, forgotten FROM turns WHERE turn_id = ?", turn_id)
     if row is None:
         raise IllegalMove(f"turn {turn_id} is not recorded")
     source = TurnState(row["state"])
@@ -26,6 +30,8 @@ def move(db: Database, turn_id: TurnId, place: Place, detail: str = "") -> None:
         turn_id,
     )
     log(db, turn_id, source, place, detail)
+    if row["forgotten"] and place.state is TurnState.QUEUED:
+        move(db, turn_id, dropped(DropReason.FORGOTTEN))
 
 
 def log(db: Database, turn_id: TurnId, source: TurnState | None, place: Place, detail: str = "") -> None:

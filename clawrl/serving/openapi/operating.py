@@ -25,6 +25,8 @@ def schemas(served_name: str) -> dict[str, Json]:
         "Resumed": record(
             {"paused": one_of(False), "released": integer("How many turns had been waiting.")}, ("paused", "released")
         ),
+        "ForgetRequest": _forget_request(),
+        "Forgotten": _forgotten(),
         "SessionEnded": record(
             {"session": text(), "ended_turns": integer("How many turns no longer wait for evidence.")},
             ("session", "ended_turns"),
@@ -62,6 +64,36 @@ def _feedback() -> Json:
         ),
         "not": {"properties": named, "required": list(named)},
     }
+
+
+def forget_examples() -> dict[str, Json]:
+    return {"user": {"user": "ann"}, "session": {"session": "harbour"}, "turn": {"turn_id": "0123"}}
+
+
+def _forget_request() -> Json:
+    fields = {
+        "user": maybe(text("The user's name, or an owner id.")),
+        "session": maybe(text("A session; with `user` that user's only.", maxLength=MAX_SESSION_CHARS)),
+        "turn_id": maybe(text("A turn, and the later ones of its session, which repeat it.")),
+    }
+    return record(fields, description="A turn alone, or a user, or a session.", additionalProperties=False)
+
+
+def _forgotten() -> Json:
+    fields = {
+        "found": boolean("There was something to forget."),
+        "turns": integer("How many turns were deleted."),
+        "dropped": integer("Of these were on their way to training, and are dropped."),
+        "unanswered": integer("Requests that are being answered now; their turns will leave nothing but their count."),
+        "evidence_of": integer("Answers that lost what they were judged by."),
+        "leases_voided": integer("Batches that the trainer was lent and may not use any more."),
+        "steps": array(integer(), "The training steps that had learned from the answers."),
+        "evidence_steps": array(integer(), "Those that had learned from an answer judged by what was forgotten."),
+        "versions": array(integer(), "The policy versions that hold one of these steps."),
+        "keys_deleted": integer("How many keys were deleted."),
+        "log_emptied": boolean("Nothing stayed in the write-ahead log."),
+    }
+    return record(fields, tuple(fields))
 
 
 def _model(served_name: str) -> Json:
