@@ -51,11 +51,15 @@ class Found:
     damaged: int
 
 
+def _as_it_is(turn: Turn) -> Turn:
+    return turn
+
+
 class Journal:
     """A file that is locked as long as this object, or its process, lives. It appears with its first turn."""
 
     def __init__(
-        self, path: Path, codec: Codec, *, limit_bytes: int, ready: Callable[[Turn], Turn] = lambda turn: turn
+        self, path: Path, codec: Codec, *, limit_bytes: int, ready: Callable[[Turn], Turn] = _as_it_is
     ) -> None:
         """``ready`` makes of a turn what may lie on a disk."""
         self.path = path

@@ -57,9 +57,10 @@ def iban(text: str) -> bool:
 def phone(text: str) -> bool:
     """International, or written as people write telephone numbers; not any row of digits, nor a date."""
     digits = sum(char.isdigit() for char in text)
-    if re.match(r"\d{4}-\d\d-\d\d(?!\d)", text):
-        return False
-    return (8 if text.startswith(("+", "00")) else 10) <= digits <= 15
+    if text.startswith(("+", "00")):
+        return 8 <= digits <= 15
+    written = re.search(r"[ ()/-]|\d\.\d+\.", text) and not re.match(r"\d{4}-\d\d-\d\d(?!\d)", text)
+    return bool(written) and not re.fullmatch(r"\d{1,3}(?:\.\d{1,3}){3}", text) and 10 <= digits <= 15
 
 
 _TOKENS = (

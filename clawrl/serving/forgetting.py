@@ -28,7 +28,7 @@ def parse_forget(body: JsonObject) -> Wanted:
         if name not in _FIELDS:
             shown = name[:64].encode(errors="replace").decode()
             raise invalid_request(f"Unknown field {quoted(name)}: it takes {', '.join(_FIELDS)}.", shown)
-    user, session, turn_id = (text(body, field) for field in _FIELDS)
+    user, session, turn_id = ((text(body, field) or "").strip() for field in _FIELDS)
     if turn_id and (user or session):
         raise invalid_request("Give 'turn_id' alone, or 'user' and 'session'.", "turn_id")
     if not (user or session or turn_id):

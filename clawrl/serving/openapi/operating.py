@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from clawrl.messages import DropReason, TurnState
 from clawrl.serving.feedback import MAX_COMMENT_CHARS
-from clawrl.serving.openapi.schemas import Json, array, boolean, integer, maybe, number, one_of, record, ref, text
+from clawrl.serving.openapi.schemas import (
+    Json,
+    array,
+    boolean,
+    either,
+    integer,
+    maybe,
+    number,
+    one_of,
+    record,
+    ref,
+    text,
+)
 from clawrl.serving.sessions import MAX_SESSION_CHARS
 
 
@@ -71,12 +83,16 @@ def forget_examples() -> dict[str, Json]:
 
 
 def _forget_request() -> Json:
-    fields = {
-        "user": maybe(text("The user's name, or an owner id.")),
-        "session": maybe(text("A session; with `user` that user's only.", maxLength=MAX_SESSION_CHARS)),
-        "turn_id": maybe(text("A turn, and the later ones of its session, which repeat it.")),
-    }
-    return record(fields, description="A turn alone, or a user, or a session.", additionalProperties=False)
+    said = r"\S"
+    user = text("The user's name, or an owner id.", pattern=said)
+    session = text("A session; with `user` that user's only.", pattern=said)
+    turn = text("A turn, and the later ones of its session, which repeat it.", pattern=said)
+    return either(
+        record({"user": user, "session": maybe(text())}, ("user",), additionalProperties=False),
+        record({"session": session}, ("session",), additionalProperties=False),
+        record({"turn_id": turn}, ("turn_id",), additionalProperties=False),
+        description="A user, a session, or a turn.",
+    )
 
 
 def _forgotten() -> Json:
