@@ -74,10 +74,17 @@ def opened(
 
 
 def said(
-    turn_id: str, talk: Talk, text: str, *, session: str | None = None, owner: str = "ann", **changes: object
+    turn_id: str,
+    talk: Talk,
+    text: str,
+    *,
+    session: str | None = None,
+    owner: str = "ann",
+    at: float = 1_000.0,
+    **changes: object,
 ) -> Turn:
     """A turn whose tokens are `IDS`."""
-    turn = serve(ask(turn_id, talk, session=session, owner=owner), talk, text)
+    turn = serve(ask(turn_id, talk, session=session, owner=owner, at=at), talk, text)
     fields = {
         "answer": Message(role="assistant", content=text),
         "prompt_ids": np.asarray(IDS, np.int32),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -94,5 +95,5 @@ def silence_judge(db: Database, turn_id: TurnId, owner: str, *, keep: bool) -> N
     if not keep:
         db.execute("DELETE FROM judgements WHERE turn_id = ?", turn_id)
         return
-    said = {"score": None, "hints": [], "detail": "", "seconds": 0.0}
+    said: dict[str, Any] = {"score": None, "hints": [], "detail": "", "seconds": 0.0}
     db.execute("UPDATE judgements SET opinion = ? WHERE turn_id = ?", db.codec.pack_json(owner, said), turn_id)

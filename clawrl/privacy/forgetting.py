@@ -63,17 +63,24 @@ def resume() -> Steps:
 def _finish(scopes: list[Scope]) -> Steps:
     result, shredded = Forgotten(), 0
     for scope in scopes:
-        while (batch := (yield Step(run=lambda ledger, scope=scope: ledger.forget_some(scope)))) is not None:
-            result += batch
-        if scope.session is None:
-            shredded += yield Step(run=lambda ledger, scope=scope: ledger.shred(scope.owner))
-        result += yield Step(run=lambda ledger, scope=scope: ledger.end_forgetting(scope))
+        part, deleted = yield from _delete(scope)
+        result, shredded = result + part, shredded + deleted
     emptied = False
     for _ in range(_TRIES):
         if emptied := (yield Step(run=lambda ledger: ledger.empty_log(), alone=True)):
             break
     versions = yield Step(run=lambda ledger: ledger.versions_with(result.steps | result.evidence_steps))
     return _report(result, shredded, versions, log_emptied=emptied)
+
+
+def _delete(scope: Scope) -> Generator[Step, Any, tuple[Forgotten, int]]:
+    result, shredded = Forgotten(), 0
+    while (batch := (yield Step(run=lambda ledger: ledger.forget_some(scope)))) is not None:
+        result += batch
+    if scope.session is None:
+        shredded = yield Step(run=lambda ledger: int(ledger.shred(scope.owner)))
+    result += yield Step(run=lambda ledger: ledger.end_forgetting(scope))
+    return result, shredded
 
 
 def run_steps(ledger: Ledger, steps: Steps) -> dict[str, Any]:

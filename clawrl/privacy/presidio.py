@@ -70,7 +70,7 @@ def _engine(config: PresidioConfig) -> Any:
                 pipeline = spacy.load(config.model)
             # A conversation may be longer than what spaCy takes at once by default.
             pipeline.max_length = 100_000_000
-            self.nlp = {config.language: pipeline}
+            self.nlp = {config.language: pipeline}  # type: ignore[assignment]
 
     engine = Engine(models=[{"lang_code": config.language, "model_name": config.model or "blank"}])
     engine.load()
