@@ -17,7 +17,7 @@ from clawrl.cli import app
 from clawrl.config import Deployment
 from clawrl.ledger.codec import Codec
 from clawrl.ledger.journal import Journal
-from clawrl.messages import Message, TurnId
+from clawrl.messages import FinishReason, Message, TurnId
 from clawrl.privacy.forgetting import Wanted
 from clawrl.privacy.vault import SealingVault
 from clawrl.serving.auth import owner_of_user
@@ -87,7 +87,7 @@ def test_text_goes_after_its_retention_time(tmp_path: Path) -> None:
     async def run() -> None:
         settings = {"encrypt": False, "retention_days": 1e-6}
         coordinator = Office(tmp_path / "state", privacy=settings).open()
-        old = turn("a", [Message(role="user", content="the blue anchor")], "an inn", finish_reason="aborted")
+        old = turn("a", [Message(role="user", content="the blue anchor")], "an inn", finish_reason=FinishReason.ABORTED)
         await coordinator.record(old)
         async with asyncio.timeout(5):
             while found_in(tmp_path, "the blue anchor"):

@@ -188,6 +188,19 @@ def test_a_step_that_is_being_taken_is_told_of_and_keeps_its_count(state: Path) 
     assert ledger.steps()[0].turns == 2
 
 
+def test_a_step_that_is_asked_for_again_is_made_without_it(state: Path) -> None:
+    ledger = opened(state)
+    to_queue(ledger, "a")
+    to_queue(ledger, "b", owner="bob")
+    ledger.restored("run", 0)
+    lease = ledger.lease("run", 1, 2, now=0.0, timeout_s=60.0)
+    assert lease is not None and ledger.confirm(lease.lease_id, "run", 1.0)
+    forgotten(ledger, owner="ann")
+    assert ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=60.0)) == ["b"]
+    assert ledger.applied(lease.lease_id, "run", {})
+    assert ledger.state(TurnId("a")) is TurnState.DROPPED and ledger.steps()[0].turns == 1
+
+
 def test_what_was_trained_is_told_with_its_steps_and_versions_and_is_not_trained_again(state: Path) -> None:
     ledger = opened(state)
     ledger.restored("run", 0)
