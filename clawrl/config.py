@@ -24,6 +24,7 @@ from clawrl.methods.registry import DEFAULT, MethodConfig, build_method, method_
 from clawrl.metrics.config import MetricsConfig
 from clawrl.models import ModelConfig
 from clawrl.plugins import is_dotted, load
+from clawrl.privacy.config import PrivacyConfig
 from clawrl.serving.auth import KeyRing
 from clawrl.serving.config import ServingConfig
 from clawrl.sizing.architecture import check_heads
@@ -98,6 +99,7 @@ class Deployment(StrictConfig):
     ledger: LedgerConfig = LedgerConfig()
     guards: GuardsConfig = GuardsConfig()
     metrics: MetricsConfig = MetricsConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Deployment":
@@ -215,6 +217,7 @@ class Deployment(StrictConfig):
         except ValueError as error:
             found.append(f"serving.{error}")
         found += self.metrics.problems(os.environ)
+        found += self.privacy.problems(self.state_path)
         found += self._plugin_problems()
         found += self._model_problems()
         found += self.sizes().problems

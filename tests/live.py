@@ -21,6 +21,8 @@ import yaml
 
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
+from clawrl.privacy.config import PrivacyConfig
+from clawrl.privacy.opening import open_ledger
 from tests.family import command_line, family
 from tests.tiny_judge import labels_for
 
@@ -186,7 +188,7 @@ class Live:
 
     def ledger(self) -> Ledger:
         """The ledger's file, read beside the coordinator that writes it."""
-        return Ledger(self.home / "tiny" / "ledger.sqlite", LedgerConfig())
+        return open_ledger(self.home / "tiny", LedgerConfig(), PrivacyConfig())
 
     def pids(self, title: str) -> list[int]:
         """Processes of one role, by the title that Ray gives them."""

@@ -21,10 +21,10 @@ import pytest
 import clawrl
 
 ROOT = Path(__file__).resolve().parent.parent
-EDGES = {"cli", "check", "calibrate", "client", "export", "export_turns", "import_turns", "status_view"}
+EDGES = {"cli", "check", "calibrate", "client", "export", "export_turns", "forget", "import_turns", "status_view"}
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
-    "console", "guards", "contracts", "sizing", "inspection", "metrics",
+    "console", "guards", "contracts", "sizing", "inspection", "metrics", "privacy",
 }  # fmt: skip
 MAY_IMPORT_RAY = re.compile(r"actors/.*|graph\.py")
 RAY_SCHEMA_ONLY = {"check/file.py": {"ray.serve.schema"}}
@@ -257,11 +257,12 @@ def test_every_direct_requirement_has_a_lower_bound_and_a_tested_version() -> No
 
 
 def test_everything_that_clawrl_imports_is_required(modules: list[Module]) -> None:
-    names_differ = {"yaml": "pyyaml"}
+    names_differ = {"yaml": "pyyaml", "presidio_analyzer": "presidio-analyzer"}
     config = setup_cfg()
     known = {plain_name(line) for line in requirements(config["options"]["install_requires"])}
-    # The picture is the demo's extra, fused kernels one for GPUs; SGLang brings an environment of its own.
-    known |= {"matplotlib", "pyarrow", "sglang", "liger-kernel"}
+    # The picture is the demo's extra, fused kernels one for GPUs, Presidio (with what it brings) one for privacy;
+    # SGLang brings an environment of its own.
+    known |= {"matplotlib", "pyarrow", "sglang", "liger-kernel", "presidio-analyzer", "spacy", "tldextract"}
     # Training is logged to these where the operator wants it.
     known |= {"tensorboardx", "wandb"}
     imported = {name.split(".")[0] for module in modules for name in imports(module)}

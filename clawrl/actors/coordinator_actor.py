@@ -19,6 +19,7 @@ from clawrl.messages import (
     VitalsRequest,
 )
 from clawrl.methods.registry import build_method
+from clawrl.privacy.logs import redact_logs
 
 
 class CoordinatorActor(Coordinator):
@@ -39,3 +40,4 @@ class CoordinatorActor(Coordinator):
 
         calls = JudgeCalls(judge=ask_judge, teach=ask_teacher, vitals=ask_vitals)
         super().__init__(deployment, build_method(deployment.trainer.method), calls, sink_of(deployment.metrics))
+        redact_logs(self._redactor)

@@ -33,6 +33,7 @@ from clawrl.config import Deployment
 from clawrl.engine.errors import EngineError
 from clawrl.messages import NOTHING_SAID, FinishReason, Turn
 from clawrl.metrics.http import RequestMeter
+from clawrl.privacy.logs import redact_logs_by
 from clawrl.serving import errors
 from clawrl.serving.auth import Identity, KeyRing
 from clawrl.serving.body import decode_body, whole_body
@@ -62,6 +63,7 @@ class Ingress(OperatorRoutes):
         self._config = deployment.serving
         sink_of(deployment.metrics)
         self._keys = KeyRing(self._config, os.environ)
+        redact_logs_by(deployment.privacy.redaction)
         self._rollout = rollout
         self._judge = judge
         self._coordinator = Coordinator(deployment.name)
@@ -107,7 +109,7 @@ class Ingress(OperatorRoutes):
 
     async def _answer(self, asked: Asked, identity: Identity) -> Response:
         wanted, now = asked.request, time.time()
-        tasks = tasks_for(wanted, identity.owner, now, self._floor)
+        tasks = tasks_for(wanted, identity.owner, now, self._floor, may_train=identity.may_train)
         for task in tasks:
             self._background.start(self._announce(task))
         affinity = affinity_key(wanted.facts.session, identity.owner, wanted.messages)

@@ -26,6 +26,7 @@ class UserConfig(StrictConfig):
     name: str = Field(min_length=1)
     key: str = Field(description="a literal key, or env:NAME to read it from the environment")
     requests_per_minute: int | None = Field(None, gt=0)
+    train: bool = Field(True, description="whether anything of theirs may be learned from")
 
 
 class ServingConfig(StrictConfig):
@@ -34,6 +35,9 @@ class ServingConfig(StrictConfig):
         None, description="the operator's key, literal or env:NAME to read it from the environment; null lets all in"
     )
     users: tuple[UserConfig, ...] = Field((), description="people with keys of their own, who may talk but not operate")
+    train: bool = Field(
+        True, description="whether what comes with the operator's key, or with none, may be learned from"
+    )
     default_turn_type: Literal["main", "side"] = "main"
     sampling: SamplingDefaults = SamplingDefaults()
     max_body_bytes: int = Field(4_000_000, gt=0)

@@ -1,0 +1,43 @@
+"""The command that deletes what was said."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clawrl.cli.shared import AsJson, Key, Url, console, fail, show_json
+from clawrl.client import DEFAULT_URL, ApiProblem
+
+app = typer.Typer()
+
+
+@app.command()
+def forget(
+    user: Annotated[str | None, typer.Option(help="By the name in serving.users, or an owner id.")] = None,
+    session: Annotated[str | None, typer.Option(help="With --user that user's only.")] = None,
+    turn: Annotated[str | None, typer.Option(help="And the later ones of its session, which repeat it.")] = None,
+    deployment: Annotated[Path | None, typer.Option(help="A stopped deployment's file; no server is asked.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether it is meant.")] = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    api_key: Key = None,
+) -> None:
+    """Delete for good what a user said, or what was said in a session or a turn; a user's key goes, too."""
+    from clawrl.forget import ForgetError, forget_by_file, forget_by_server, told
+
+    named = {name: value for name, value in (("user", user), ("session", session), ("turn_id", turn)) if value}
+    if not named or (turn and len(named) > 1):
+        fail("name what is to be forgotten: --user, --session (of a --user), or --turn")
+    if not (yes or as_json) and not typer.confirm(f"delete {', '.join(named)} {' '.join(named.values())} for good?"):
+        raise typer.Exit(1)
+    try:
+        report = forget_by_server(url, api_key, named) if deployment is None else forget_by_file(deployment, named)
+    except (ForgetError, ApiProblem) as problem:
+        fail(str(problem))
+    if as_json:
+        show_json(report)
+    else:
+        for line in told(report):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not report["found"]:
+        raise typer.Exit(1)
