@@ -187,6 +187,23 @@ def export_version(
     console.print(f"version {written.version} (step {written.step}) is in {target}", markup=False, highlight=False)
 
 
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="The folder to write; it must not be there yet.")],
+    deployment: Annotated[Path, typer.Option(help="Whose state.")] = Path("deployments/laptop.yaml"),
+) -> None:
+    """Copy a deployment's state so that it can be put back. It may run meanwhile; run this where its coordinator is."""
+    from clawrl.backup import BackupError, back_up_file
+
+    try:
+        made = back_up_file(deployment, target)
+    except (BackupError, OSError) as error:
+        fail(str(error))
+    step = "no checkpoint yet" if made.step is None else f"checkpoint of step {made.step}"
+    version = "no version yet" if made.version is None else f"version {made.version}"
+    console.print(f"{made.turns} turns, {step}, {version}: in {target}", markup=False, highlight=False, soft_wrap=True)
+
+
 class Kind(enum.StrEnum):
     METHOD = "method"
     REWARD = "reward"
