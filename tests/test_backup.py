@@ -160,12 +160,12 @@ def test_a_deployment_that_writes_all_the_time_is_copied_at_one_moment_and_goes_
 
 def test_a_ledger_whose_writer_was_killed_is_copied_with_what_its_log_holds(lived: Lived, tmp_path: Path) -> None:
     code = (
-        "import os, sys; from clawrl.config import read_deployment; from pathlib import Path\n"
-        "from clawrl.ledger import Ledger; from tests.test_backup import record\n"
-        "d = read_deployment(Path(sys.argv[1])); l = Ledger(d.state_path / 'ledger.sqlite', d.ledger)\n"
-        "record(l, 7); os._exit(9)"
+        "import os, sys; from pathlib import Path; from clawrl.ledger import Ledger\n"
+        "from clawrl.ledger.config import LedgerConfig; from tests.ledger_kit import say, user\n"
+        "ledger = Ledger(Path(sys.argv[1]), LedgerConfig()); say(ledger, 'late', user('hi'), 'hello'); os._exit(9)"
     )
-    assert subprocess.run([sys.executable, "-c", code, str(lived.file)], check=False).returncode == 9
+    file = lived.state / "ledger.sqlite"
+    assert subprocess.run([sys.executable, "-c", code, str(file)], check=False).returncode == 9
     assert (lived.state / "ledger.sqlite-wal").stat().st_size > 0
     assert back_up(lived.deployment, tmp_path / "copy").turns == 6
 
