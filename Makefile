@@ -120,10 +120,10 @@ format: $(VENV)/.installed-test ## rewrite the code the way that lint wants it
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.installed-docs ## the documentation as a site, into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-serve: $(VENV)/.installed-docs ## the same at http://127.0.0.1:8001, anew whenever a page changes
-	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
 clean: ## remove caches and the demo's output; .venv and bench-output stay
 	rm -rf demo-output site build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache

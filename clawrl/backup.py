@@ -1,7 +1,7 @@
 """A copy of a deployment's state folder that can take its place, made while the deployment runs or after it stopped.
 
 In: a deployment, on the machine where its coordinator runs. Out: a folder with what a start reads (`ledger.sqlite`,
-complete checkpoints, the snapshots that the ledger may serve or go back to, journals, the guards' baseline) and
+complete checkpoints, the snapshots of the versions that are kept, journals, the guards' baseline) and
 ``backup.json``, which says of what and when. It appears whole, or not at all, and never in the place of another.
 
 The parts are copied in an order that makes them agree, whatever happens between them:
@@ -161,9 +161,10 @@ def _copy_ledger_and_snapshots(deployment: Deployment, folder: Path, aside: Path
     try:
         with Ledger(copy, deployment.ledger) as ledger:
             turns, current = ledger.counts().recorded, ledger.current_version()
-            needed = set(_snapshots(deployment, ledger))
+            needed = set(_snapshots(ledger))
     except LedgerFileError as error:
         raise BackupError(f"{folder / 'ledger.sqlite'} cannot be read: {error}") from error
+    # Adapters are worth nothing without the weights that they are added to.
     needed |= {base for snapshot in needed if (base := base_of(snapshot)) is not None}
     for snapshot in sorted(needed):
         kept = aside / "snapshots" / snapshot.name
@@ -172,14 +173,11 @@ def _copy_ledger_and_snapshots(deployment: Deployment, folder: Path, aside: Path
     return turns, None if current is None else current.version
 
 
-def _snapshots(deployment: Deployment, ledger: Ledger) -> Iterator[Path]:
-    """Those that have to be there: what serves, and if they still are, what may be gone back to or taught by."""
-    current, teacher = ledger.current_version(), deployment.judge.teacher.version
-    if current is not None:
-        yield Path(current.snapshot)
-    numbers = {0, teacher} if isinstance(teacher, int) else {0}
-    for version in (*ledger.good_versions(), *map(ledger.version, sorted(numbers))):
-        if version is not None and Path(version.snapshot).is_dir():
+def _snapshots(ledger: Ledger) -> Iterator[Path]:
+    """That of the version that serves, which has to be there, and those of all older ones that still are."""
+    current = ledger.current_version()
+    for version in ledger.versions(limit=2**31):
+        if version == current or Path(version.snapshot).is_dir():
             yield Path(version.snapshot)
 
 

@@ -24,7 +24,7 @@ from clawrl.ledger.folder import Holder, hold
 from clawrl.messages import AdapterShape, Addition, LedgerPosition, PolicyVersion, WeightManifest
 from clawrl.training.checkpoint import read_position, write_index, write_state
 from clawrl.weights.manifest import build_manifest
-from clawrl.weights.snapshot import write_snapshot
+from clawrl.weights.snapshot import snapshot_name, write_snapshot
 from tests.ledger_kit import ask, serve, user
 from tests.live import tiny_deployment
 
@@ -95,6 +95,11 @@ def checkpoint(state: Path, ledger: str, step: int, run: str = "run") -> Path:
 
 
 def test_the_copy_has_turns_versions_checkpoint_snapshots_journals_and_baseline(lived: Lived, tmp_path: Path) -> None:
+    with lived.ledger as ledger:
+        older = ledger.version(1)
+    assert older is not None
+    # As pruning does; what is kept is in the copy.
+    shutil.rmtree(older.snapshot)
     made = back_up_file(lived.file, tmp_path / "copies" / "monday")
     copy, state = tmp_path / "copies" / "monday", lived.state
     assert (made.turns, made.step, made.version) == (5, 0, 2)
@@ -104,7 +109,6 @@ def test_the_copy_has_turns_versions_checkpoint_snapshots_journals_and_baseline(
         assert (copy / name).read_bytes() == (state / name).read_bytes()
     (folder,) = (copy / "checkpoints").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.json", "rank-0-of-1.pt"]
-    # The start is kept to roll back to; version 1 is neither current nor known to be good.
     assert [path.name[:7] for path in sorted((copy / "snapshots").iterdir())] == ["v000000", "v000002"]
     assert list(copy.parent.iterdir()) == [copy], "nothing else stays behind"
     assert copy.stat().st_mode & 0o077 == 0 and (copy / "ledger.sqlite").stat().st_mode & 0o077 == 0
@@ -213,7 +217,9 @@ def test_a_version_that_replaces_the_current_one_during_the_copy_is_the_one_in_i
     assert (tmp_path / "copy" / "snapshots" / "v000003-newer").is_dir()
 
 
-def test_adapters_come_with_the_whole_weights_that_they_are_added_to(lived: Lived, tmp_path: Path) -> None:
+def test_adapters_come_with_the_whole_weights_that_they_are_added_to_or_not_at_all(
+    lived: Lived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with lived.ledger as ledger:
         base = publish(lived, ledger, 3)
         shape = AdapterShape(rank=2, alpha=4.0, targets=("q_proj",))
@@ -221,7 +227,11 @@ def test_adapters_come_with_the_whole_weights_that_they_are_added_to(lived: Live
             publish(lived, ledger, number, Addition(shape=shape, base_version=3, base_digest=base.digest))
     back_up(lived.deployment, tmp_path / "copy")
     kept = sorted(path.name[:7] for path in (tmp_path / "copy" / "snapshots").iterdir())
-    assert kept == ["v000000", "v000003", "v000005"]
+    assert kept == [f"v00000{number}" for number in range(6)]
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+    shutil.rmtree(lived.state / "snapshots" / snapshot_name(3, base.digest))
+    with pytest.raises(BackupError, match="snapshots went away"):
+        back_up(lived.deployment, tmp_path / "another")
 
 
 def test_what_is_always_missing_ends_the_backup_and_leaves_nothing(
