@@ -35,8 +35,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-metrics bench-publish \
-	bench-train bench-sessions \
-	bench-learning bench-collapse lint format clean
+	bench-train bench-sessions bench-learning bench-collapse lint format docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -126,8 +125,14 @@ format: $(VENV)/.installed-test ## rewrite the code the way that lint wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.installed-docs ## the documentation as a site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-docs ## the same at http://127.0.0.1:8001, anew whenever a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+
 clean: ## remove caches and the demo's output; .venv and bench-output stay
-	rm -rf demo-output build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf demo-output site build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find clawrl tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that a step is done for these versions; a second `make` then does nothing.
@@ -160,6 +165,10 @@ $(VENV)/.installed-demo: $(VENV)/.installed
 	$(PIP) -c constraints.txt -e '.[demo]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e '.[docs]'
+	@touch $@
+
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) -c constraints.txt -e '.[demo,test]'
+	$(PIP) -c constraints.txt -e '.[demo,docs,test]'
 	@touch $@

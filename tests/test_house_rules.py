@@ -21,7 +21,10 @@ import pytest
 import clawrl
 
 ROOT = Path(__file__).resolve().parent.parent
-EDGES = {"cli", "check", "calibrate", "client", "export", "export_turns", "forget", "import_turns", "status_view"}
+EDGES = {
+    "backup", "calibrate", "check", "cli", "client", "config_reference", "export", "export_turns", "forget",
+    "import_turns", "status_view",
+}  # fmt: skip
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
     "console", "guards", "contracts", "sizing", "inspection", "metrics", "privacy",
@@ -247,7 +250,7 @@ def test_the_console_script_leads_to_a_function() -> None:
 def test_every_direct_requirement_has_a_lower_bound_and_a_tested_version() -> None:
     config = setup_cfg()
     direct = requirements(config["options"]["install_requires"])
-    for extra in ("demo", "test"):
+    for extra in ("demo", "docs", "test"):
         direct += requirements(config["options.extras_require"][extra])
     pinned = requirements((ROOT / "constraints.txt").read_text())
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line) for line in pinned), "no ranges, no local builds"

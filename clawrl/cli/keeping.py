@@ -1,4 +1,4 @@
-"""The command that deletes what was said."""
+"""Commands about what is kept: backup, forget."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,23 @@ from clawrl.cli.shared import AsJson, Key, Url, console, fail, show_json
 from clawrl.client import DEFAULT_URL, ApiProblem
 
 app = typer.Typer()
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="The folder to write; it must not be there yet.")],
+    deployment: Annotated[Path, typer.Option(help="Whose state.")] = Path("deployments/laptop.yaml"),
+) -> None:
+    """Copy a deployment's state so that it can be put back. It may run meanwhile; run this where its coordinator is."""
+    from clawrl.backup import BackupError, back_up_file
+
+    try:
+        made = back_up_file(deployment, target)
+    except (BackupError, OSError) as error:
+        fail(str(error))
+    step = "no checkpoint yet" if made.step is None else f"checkpoint of step {made.step}"
+    version = "no version yet" if made.version is None else f"version {made.version}"
+    console.print(f"{made.turns} turns, {step}, {version}: in {target}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
