@@ -1,4 +1,4 @@
-"""Calling the coordinator, which may be away for a moment.
+"""Calling the coordinator, which may be away for a moment, and the trainer's driver.
 
 The coordinator is a detached named actor that Ray restarts for ever and whose calls are idempotent. So a
 call that fails because it died is simply made again, by name, until it answers or the time is up. What it
@@ -73,6 +73,12 @@ class Coordinator:
         # Looked up each time: a name leads to the actor that lives now.
         actor = ray.get_actor(self._name, namespace=NAMESPACE)
         return getattr(actor, method).remote(*arguments)
+
+
+def tell_begun(deployment: str) -> None:
+    """Tell the driver that the ranks on these seats are up. Not waited for: a driver that is gone ends them."""
+    driver = ray.get_actor(driver_name(deployment), namespace=NAMESPACE)
+    driver.begun.remote(ray.get_runtime_context().get_placement_group_id())
 
 
 class Background:

@@ -27,6 +27,7 @@ from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk, Order
 from clawrl.actors.metrics_desk import MetricsCalls, MetricsDesk
 from clawrl.actors.status import status_document, turn_document
+from clawrl.actors.trainer_board import TrainerBoard
 from clawrl.config import Deployment
 from clawrl.guards.alarms import Alarm
 from clawrl.ledger.folder import hold
@@ -63,7 +64,7 @@ class Coordinator(CheckpointCalls, MetricsCalls):
         self._leases = LeaseDesk(self._db, self._desk, training, self._queue_grew, self._members.busy)
         alarms = deployment.guards.alarms
         self._health = HealthWatch(self._db, calls.vitals, alarms, state / "guards.json", self._freeze)
-        self._trainer: dict[str, Any] = {"state": "starting"}
+        self._trainer = TrainerBoard(self._db)
         self._journals = JournalDesk(state / "journal", self.record)
         self._began_at = time.time()
         self._spawn(self._desk.take_what_is_owed())
@@ -165,7 +166,7 @@ class Coordinator(CheckpointCalls, MetricsCalls):
 
     async def restored(self, run_id: str, step: int, rewound_to: int = 0) -> tuple[Restored, PolicyVersion | None]:
         """A training run begins from a checkpoint with steps up to ``step``; runs before it are fenced off."""
-        self._trainer = {"state": "running", "step": step}
+        self._trainer.begins()
         await self._publishing.abort_open("a new training run begins")
         restored = await self._db.run(lambda ledger: ledger.restored(run_id, step))
         await self._db.run(lambda ledger: rollback.restored_from(ledger, rewound_to))
@@ -173,7 +174,9 @@ class Coordinator(CheckpointCalls, MetricsCalls):
         return restored, await self.current_version()
 
     async def lease(self, run_id: str, step: int, wait_s: float) -> Order:
-        return await self._leases.lease(run_id, step, wait_s)
+        order = await self._leases.lease(run_id, step, wait_s)
+        self._trainer.goes_on()
+        return order
 
     async def rewound(self, run_id: str, version: int) -> None:
         """The trainer holds the weights of this version again, and its checkpoint says so."""
@@ -184,14 +187,10 @@ class Coordinator(CheckpointCalls, MetricsCalls):
         return await self._db.run(lambda ledger: ledger.confirm(lease_id, run_id, time.time()))
 
     async def applied(self, lease_id: str, run_id: str, stats: Mapping[str, Any]) -> bool:
-        self._trainer = {**self._trainer, "last_metrics": dict(stats)}
         return await self._leases.applied(lease_id, run_id, stats)
 
     async def end_training(self) -> None:
         self._leases.end_training()
-
-    async def trainer_state(self, state: str) -> None:
-        self._trainer = {**self._trainer, "state": state}
 
     # -- publishing ---------------------------------------------------------------------------------
 
@@ -263,7 +262,7 @@ class Coordinator(CheckpointCalls, MetricsCalls):
             "floor": self._members.floor(),
             "replicas": replicas,
             **self._journals.figures(replicas),
-            "trainer": self._trainer | {"waits": await self._leases.waits()},
+            "trainer": await self._trainer.describe() | {"waits": await self._leases.waits()},
             "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
         }

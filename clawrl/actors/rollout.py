@@ -124,7 +124,7 @@ class Rollout:
     def stats(self) -> dict[str, Any]:
         return {
             "running": self._engine.load.running,
-            "waiting": self._engine.load.waiting,
+            "waiting": self._engine.load.waiting + self._answering.held,
             "unrecorded": self._recorder.unrecorded,
             "journaled": self._recorder.journaled,
             "pid": os.getpid(),
@@ -136,7 +136,7 @@ class Rollout:
         load = self._engine.load
         sink.set(catalogue.RUNNING, load.running)
         sink.set(catalogue.WAITING, load.waiting, until="place")
-        sink.set(catalogue.WAITING, self._answering.waiting_for_weights, until="weights")
+        sink.set(catalogue.WAITING, self._answering.held, until="weights")
 
     async def count_tokens(self, messages: Sequence[Message], inputs: TemplateInputs) -> int | Refused:
         """How long the prompt of this request would be, also if it is too long to be served."""

@@ -8,7 +8,8 @@ taken. On start the run reports the step that it restored, and publishes if what
 holds.
 
 A rank that sleeps or hangs holds up the others for `collective_timeout_s` at most: then theirs raise, and Ray Train
-restarts all of them from the last checkpoint. One that wakes up before that is waited for.
+restarts all of them from the last checkpoint. One that wakes up before that is waited for. The start has a limit of its
+own, which the driver minds: see `clawrl.actors.seats`.
 
 A publish that fails costs nothing but freshness: it is tried again before the next step.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -27,7 +29,7 @@ import ray.train.torch
 import torch
 from transformers import PreTrainedModel
 
-from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.actors.calls import Coordinator, CoordinatorAway, tell_begun
 from clawrl.actors.lease_desk import EndOfTraining, Order, Rewind
 from clawrl.actors.publisher import Publisher
 from clawrl.actors.shared_folder import check_state_folder
@@ -37,19 +39,16 @@ from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpointing import Checkpointing
-from clawrl.training.lineage import UNTRAINED, follow
 from clawrl.training.lora import shape_of
 from clawrl.training.model import load_model
 from clawrl.training.outgoing import Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.training.ranks import Ranks, limit_collectives
 from clawrl.training.stopwatch import StepClock
+from clawrl.training.weights_lineage import UNTRAINED, follow
+from clawrl.weights.patience import patience_of_one_call_s, patience_s
 
 log = logging.getLogger(__name__)
-# A call that must not be lost waits this long for a coordinator that is being restarted.
-_PATIENCE_S = 300.0
-# Each may have to wait for the coordinator, and the rest after a failure takes as long as one.
-_CALLS_OF_A_PUBLISH = 6
 
 
 class Asking(Protocol):
@@ -69,12 +68,15 @@ def train_loop(settings: dict[str, Any]) -> None:
         coordinator,
         Ranks(context.get_world_rank(), context.get_world_size()),
         ray.train.torch.get_device(),
+        begun=lambda: tell_begun(deployment.name),
         earlier=None if earlier is None else Path(earlier.path),
     ).run()
 
 
 class TrainingRun:
-    """``earlier`` is the checkpoint that Ray Train kept, as releases before this one had it do."""
+    """``begun`` is called on rank 0 when the start is over. ``earlier`` is the checkpoint that Ray Train kept, as
+    releases before this one had it do.
+    """
 
     def __init__(
         self,
@@ -83,14 +85,19 @@ class TrainingRun:
         ranks: Ranks,
         device: torch.device,
         *,
+        begun: Callable[[], None] = lambda: None,
         earlier: Path | None = None,
     ) -> None:
         self._deployment = deployment
         self._config = deployment.trainer.training
         self._coordinator = coordinator
         self._device = device
+        self._begun = begun
         self._from_rank_0 = ranks.from_rank_0
-        self._patience_s = self._longest_wait(ranks.world)
+        # While rank 0 waits for the coordinator, the other ranks wait for rank 0.
+        bound: Any = {"collective_timeout_s": self._config.collective_timeout_s, "world": ranks.world}
+        self._patience_s = patience_of_one_call_s(**bound)
+        self._publish_patience_s = patience_s(deployment.publish, **bound)
         self._run_id = self._from_rank_0(lambda: uuid.uuid4().hex)
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(self._config.seed)
@@ -101,10 +108,12 @@ class TrainingRun:
         reference = self._load(folder) if method.needs_reference and self._config.lora is None else None
         limit_collectives(self._config.collective_timeout_s)
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
+        self._shape = None if self._config.lora is None else shape_of(self._config.lora)
         self._outgoing = Outgoing(
             self._model,
             deployment.state_path / "snapshots",
             alone=deployment.adapters,
+            shape=self._shape,
             bucket_bytes=int(deployment.publish.bucket_mb * 2**20),
         )
         # The rollback that these weights have followed; part of the checkpoint.
@@ -122,7 +131,9 @@ class TrainingRun:
             self._trainer.load_state_dict(state)
             self._rewound_to = state.get("rewound_to", 0)
             self._lineage = state.get("lineage", UNTRAINED)
-        self._publisher = Publisher(deployment, self._ask, self._run_id, longest_rest_s=self._patience_s)
+        self._publisher = Publisher(
+            deployment, self._ask_in_a_publish, self._run_id, longest_rest_s=self._publish_patience_s
+        )
         self._unpublished = False
         self._clock = StepClock()
 
@@ -138,6 +149,7 @@ class TrainingRun:
 
     def run(self) -> None:
         self._report_start()
+        self._from_rank_0(self._begun)
         while True:
             self._checkpoints.look()
             if self._unpublished:
@@ -187,9 +199,12 @@ class TrainingRun:
 
     def _rewind(self, version: PolicyVersion) -> None:
         """The guard rolled serving back to these weights; training goes back to them, too, and checkpoints at once."""
-        lora = self._config.lora
-        shape = None if lora is None else shape_of(lora)
-        self._trainer.rewind(read_to_rewind(Path(version.snapshot), shape))
+        try:
+            self._trainer.rewind(read_to_rewind(Path(version.snapshot), self._shape))
+        except ValueError as error:
+            refusal = f"failed: version {version.version}: {error}"[:1000]
+            self._from_rank_0(lambda: self._ask("trainer_state", refusal))
+            raise
         self._outgoing.rewound()
         self._rewound_to = version.version
         current = self._from_rank_0(lambda: self._ask("current_version"))
@@ -241,11 +256,8 @@ class TrainingRun:
 
     # -- talking ------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, *arguments: Any, more_s: float = 0.0) -> Any:
-        return self._coordinator.ask_now(method, *arguments, timeout_s=self._patience_s + more_s)
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return self._coordinator.ask_now(method, *arguments, timeout_s=self._patience_s)
 
-    def _longest_wait(self, world: int) -> float:
-        """While rank 0 waits for the coordinator, the other ranks wait for rank 0."""
-        config = self._config
-        spare_s = (config.collective_timeout_s - self._deployment.publish.whole_s) / _CALLS_OF_A_PUBLISH
-        return _PATIENCE_S if world == 1 else min(_PATIENCE_S, max(spare_s, config.poll_s))
+    def _ask_in_a_publish(self, method: str, *arguments: Any, more_s: float = 0.0) -> Any:
+        return self._coordinator.ask_now(method, *arguments, timeout_s=self._publish_patience_s + more_s)

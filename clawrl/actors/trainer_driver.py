@@ -1,7 +1,8 @@
 """The driver of training: a detached actor whose thread runs ``TorchTrainer.fit()``.
 
 Ray Train owns the ranks and restarts them when one dies or hangs; they find the last checkpoint themselves. If ``fit``
-itself gives up or this actor is restarted, it is called again. Serving never depends on it.
+itself gives up or this actor is restarted, it is called again. Ranks that do not get as far as to report within
+`start_timeout_s` lose their seats, so that others are started. Serving never depends on it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import logging
 import math
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from clawrl.actors.calls import Coordinator
-from clawrl.actors.seats import free_orphaned_seats
+from clawrl.actors.seats import SeatWatch
 from clawrl.config import Deployment
 from clawrl.metrics.tracking import Progress, Seen, Tracker
 from clawrl.metrics.writers import writers
@@ -27,6 +29,7 @@ _SHOWN_IN_DASHBOARD = "RAY_TRAIN_ENABLE_STATE_TRACKING"
 _HANGS_AFTER = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"
 _SEATS_S = 5.0
 _LAST_ROWS_S = 5.0
+_REPEAT_S = 5.0
 
 
 class TrainerDriver:
@@ -34,10 +37,14 @@ class TrainerDriver:
         self._deployment = deployment
         self._coordinator = Coordinator(deployment.name)
         self._stopping = threading.Event()
+        training = deployment.trainer.training
+        self._seats = SeatWatch(training.world_size, self._seat(), training.start_timeout_s)
+        self._said: str | None = None
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
         self._thread.start()
         threading.Thread(target=self._watch_seats, name="seats", daemon=True).start()
         self._tracker = self._make_tracker()
+        threading.Thread(target=self._repeat, name="repeat", daemon=True).start()
 
     def ping(self) -> int:
         """The process id. Raises when the training thread is gone though nobody asked it to stop."""
@@ -48,6 +55,10 @@ class TrainerDriver:
     def settings(self) -> str:
         """What this was made for; nothing that anybody wants once it is being stopped."""
         return "" if self._stopping.is_set() else self._deployment.model_dump_json()
+
+    def begun(self, seats: str) -> None:
+        """The ranks on these seats, a placement group's id in hexadecimal, have reported what they restored."""
+        self._seats.note_begun(bytes.fromhex(seats))
 
     def stop(self, timeout_s: float) -> bool:
         """Let the run checkpoint and end; true if it did in time."""
@@ -61,6 +72,7 @@ class TrainerDriver:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._said = None
             try:
                 self._trainer().fit()
             except Exception as error:
@@ -70,15 +82,24 @@ class TrainerDriver:
         self._tell("stopped")
 
     def _watch_seats(self) -> None:
-        """Beside `fit`, which may be waiting for just these seats."""
+        """Beside `fit`, which may be waiting for just these seats, or for a rank that never gets up."""
         while not self._stopping.wait(_SEATS_S):
             try:
-                freed = free_orphaned_seats(self._deployment.trainer.training.world_size, self._seat())
+                orphaned, late = self._seats.free(time.monotonic())
             except Exception:
                 log.exception("whether seats of the trainer are held by nobody is not known")
                 continue
-            if freed:
-                log.warning("the seats of %d failed starts of the trainer were held by nobody and are free", freed)
+            if orphaned:
+                log.warning("the seats of %d failed starts of the trainer were held by nobody and are free", orphaned)
+            if late:
+                limit_s = self._deployment.trainer.training.start_timeout_s
+                log.error("the trainer's ranks had not begun %g s after their start; others are started", limit_s)
+
+    def _repeat(self) -> None:
+        """A coordinator that was restarted has forgotten what it was told; of a run that goes on it hears at once."""
+        while not self._stopping.wait(_REPEAT_S):
+            if (said := self._said) is not None:
+                self._tell(said)
 
     def _make_tracker(self) -> Tracker | None:
         """Logs training to TensorBoard and W&B, if so configured, from here: nothing that serves waits for it."""
@@ -139,6 +160,7 @@ class TrainerDriver:
         )
 
     def _tell(self, state: str) -> None:
+        self._said = state
         try:
             self._coordinator.ask_now("trainer_state", state, timeout_s=5.0)
         except Exception as error:

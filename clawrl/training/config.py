@@ -49,6 +49,9 @@ class TrainingConfig(StrictConfig):
     collective_timeout_s: float = Field(
         1800.0, ge=1.0, description="a rank that keeps the others waiting for longer ends the run, which is restarted"
     )
+    start_timeout_s: float = Field(
+        3600.0, ge=1.0, description="ranks that do not hold the model so long after their start are started anew"
+    )
     max_failures: int = Field(-1, ge=-1, description="worker failures Ray Train restarts; -1 is no limit")
     threads: int = Field(2, gt=0)
     seed: int = 0

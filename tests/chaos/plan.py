@@ -32,8 +32,10 @@ SHARES = {
 }
 STOPS_TRAINING = frozenset({Kind.DRIVER, Kind.RANK, Kind.SLEEPING_RANK, Kind.NODE})
 TAKES_A_REPLICA = frozenset({Kind.REPLICA, Kind.MID_BROADCAST, Kind.NODE})
-_AT_ONCE_SHARE = 0.15
-_LONGEST_REST_S = 2.0
+# What is done while a rank sleeps, which takes about as long as the others wait for it.
+_COMPANY = (Kind.REPLICA, Kind.COORDINATOR, Kind.JUDGE, Kind.REPLICA, Kind.COORDINATOR)
+_AT_ONCE_SHARE = 0.3
+_LONGEST_REST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +74,14 @@ def _in_their_shares(kills: int) -> list[Kind]:
 
 
 def _with_company_for_sleepers(kinds: Sequence[Kind]) -> list[list[Kind]]:
-    """With each sleeping rank go, if there are any, two that leave the trainer alone, to be done meanwhile."""
+    """With each sleeping rank go, if there are any, some that leave the trainer alone, to be done meanwhile."""
     rest = list(kinds)
     blocks = []
     for sleeper in [kind for kind in kinds if kind is Kind.SLEEPING_RANK]:
-        harmless = [kind for kind in (Kind.REPLICA, Kind.COORDINATOR, Kind.JUDGE) if kind in rest][:2]
-        for kind in (sleeper, *harmless):
-            rest.remove(kind)
-        blocks.append([sleeper, *harmless])
+        block = []
+        for kind in (sleeper, *_COMPANY):
+            if kind in rest:
+                rest.remove(kind)
+                block.append(kind)
+        blocks.append(block)
     return blocks + [[kind] for kind in rest]
