@@ -89,6 +89,8 @@ def run(rounds: int, for_s: float, folder: Path) -> dict[str, list[dict[str, flo
             document = document_of(port, "bench.ingress_graph:app")
             args = document["applications"][0]["args"]
             args["metrics"] = {"enabled": name == "on"}
+            # A cluster each.
+            os.environ["RAY_TMPDIR"] = str(place)
             server, url = stack.enter_context(graph(document, place, DEFAULT))
             pin(server, others)
             served = read_deployment(place / "deployment.yaml").serving.served_name
