@@ -115,7 +115,7 @@ def test_rollback_waits_until_every_replica_serves_and_publish_says_what_there_i
         (["sessions", "show", "nowhere/at all"], "No turn of a session 'nowhere/at all' is known here"),
         (
             ["rollback", "99"],
-            "Version 99 cannot be rolled back to: its weights are not kept, or never were. Kept are: 0",
+            "Version 99 cannot be rolled back to: its weights are not kept, or never were. Kept are",
         ),
     ],
     ids=["show", "why", "list", "session", "rollback"],
@@ -151,9 +151,7 @@ def test_without_a_server_each_command_is_one_line_and_exit_code_1(
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
-def test_a_person_who_may_only_talk_sees_none_of_it(
-    home: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_has_no_key_sees_none_of_it(home: House) -> None:
     for command in (["turns", "list"], ["turns", "show", "t"], ["versions"], ["rollback", "0"], ["publish"]):
         result = run(*command, "--api-key", "wrong")
         assert result.exit_code == 1 and "wants a valid key" in result.output

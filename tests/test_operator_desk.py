@@ -57,13 +57,8 @@ def test_a_turns_life_has_its_words_its_tokens_its_judgement_and_its_way(tmp_pat
         assert life["answer"] == {"role": "assistant", "content": "answer 0"}
         assert life["evidence"] == {"from_turn": "s-1", "messages": [{"role": "user", "content": "ok"}]}
         assert life["judgement"]["hints"] == ["be brief"] and life["judgement"]["reward"] == 1.0
-        assert [move["to"] for move in life["transitions"]] == [
-            "served",
-            "awaiting_next",
-            "judging",
-            "judged",
-            "queued",
-        ]
+        way = ["served", "awaiting_next", "judging", "judged", "queued"]
+        assert [move["to"] for move in life["transitions"]] == way
         # The reward, and the teacher's term: log-probs of -1 on both sides.
         token = {"piece": None, "logp": -1.0, "version": 0, "teacher_logp": -1.0, "advantage": 1.0}
         assert life["tokens"] == [{"id": number, **token} for number in range(4)]

@@ -1,4 +1,4 @@
-"""Turns to a file and conversations from one: what is in it, who can load it, what a replay sends and how it goes on."""
+"""Turns to a file and conversations from one: what is in it, who can load it, what a replay sends."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ def test_every_row_has_every_column_with_and_without_its_text(tmp_path: Path) ->
 TALKS = [
     {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "one"},
                   {"role": "assistant", "content": "recorded one"}, {"role": "user", "content": "two"},
-                  {"role": "assistant", "content": "recorded two", "weight": 1}, {"role": "user", "content": "thanks"}]},
+                  {"role": "assistant", "content": "recorded two", "weight": 1},
+                  {"role": "user", "content": "thanks"}]},
     {"messages": [{"role": "user", "content": "alone"}, {"role": "assistant", "content": "recorded alone"}]},
 ]  # fmt: skip
 
@@ -167,9 +168,8 @@ def written(folder: Path, rows: list[Any]) -> Path:
 
 
 def replay(file: Path, *more: str) -> Any:
-    result = run(
-        "import-turns", str(file), "--per-minute", "60000", "--parallel", "1", "--model", MODEL, "--json", *more
-    )
+    fast = ("--per-minute", "60000", "--parallel", "1")
+    result = run("import-turns", str(file), *fast, "--model", MODEL, "--json", *more)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -281,6 +281,9 @@ def test_tool_calls_survive_an_export() -> None:
     assert again[1] == {"role": "tool", "content": "rain", "tool_call_id": "c"}
 
 
+HI = '{"messages": [{"role": "user", "content": "hi"}]}'
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -288,18 +291,13 @@ def test_tool_calls_survive_an_export() -> None:
         ("{", "line 1: this is not JSON"),
         ('{"messages": []}', "line 1: a conversation is"),
         ("[1]\n", "line 1: a conversation is an object"),
-        (
-            '{"messages": [{"role": "user", "content": "hi"}]}\n\n{"messages": [{"role": "ghost"}]}',
-            r"line 3: messages\[0\]",
-        ),
+        (HI + '\n\n{"messages": [{"role": "ghost"}]}', r"line 3: messages\[0\]"),
         ('{"messages": [{"role": "user", "content": 3}]}', "must be a text"),
         ('{"messages": [{"role": "system", "content": "x"}]}', "no message of a user"),
     ],
     ids=["empty", "broken", "no messages", "a list", "a role", "a number", "nobody asks"],
 )
-def test_a_file_that_cannot_be_replayed_is_one_line_before_anything_is_sent(
-    tmp_path: Path, text: str, line: str
-) -> None:
+def test_a_file_that_cannot_be_replayed_is_one_line_and_nothing_is_sent(tmp_path: Path, text: str, line: str) -> None:
     file = tmp_path / "talks.jsonl"
     file.write_text(text)
     with pytest.raises(ImportTurnsError, match=line):
