@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
 from ray.serve.handle import DeploymentHandle
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
@@ -44,40 +45,42 @@ class OperatorRoutes:
         return await self._operate(request, "status")
 
     @router.get("/clawrl/turns")
-    async def turns(self, request: Request) -> Any:
+    async def turns(self, request: Request) -> JSONResponse:
         self._keys.operator(request.headers)
         query = request.query_params
         wanted, before = turn_filter(query), whole_number(query, "before")
-        return await self._look("turns", wanted, before, page_size(query, usual=100, most=MOST_TURNS))
+        return JSONResponse(await self._look("turns", wanted, before, page_size(query, usual=100, most=MOST_TURNS)))
 
     @router.get("/clawrl/turns/{turn_id}")
-    async def turn(self, request: Request, turn_id: str) -> Any:
+    async def turn(self, request: Request, turn_id: str) -> JSONResponse:
         self._keys.operator(request.headers)
         document = cast(JsonObject, await self._look("turn", turn_id))
         ids = [token["id"] for token in document["tokens"]]
-        return with_pieces(document, await self._texts_of(ids) if ids else None)
+        return JSONResponse(with_pieces(document, await self._texts_of(ids) if ids else None))
 
     @router.get("/clawrl/export")
-    async def export(self, request: Request) -> Any:
+    async def export(self, request: Request) -> JSONResponse:
         self._keys.operator(request.headers)
         query = request.query_params
         wanted, before = turn_filter(query), whole_number(query, "before")
-        return await self._look("export", wanted, before, page_size(query, usual=MOST_EXPORTED, most=MOST_EXPORTED))
+        return JSONResponse(
+            await self._look("export", wanted, before, page_size(query, usual=MOST_EXPORTED, most=MOST_EXPORTED))
+        )
 
     @router.get("/clawrl/sessions")
-    async def sessions(self, request: Request) -> Any:
+    async def sessions(self, request: Request) -> JSONResponse:
         return await self._page(request, "sessions")
 
     @router.get("/clawrl/sessions/{session:path}")
-    async def session(self, request: Request, session: str) -> Any:
+    async def session(self, request: Request, session: str) -> JSONResponse:
         return await self._page(request, "session", session)
 
     @router.get("/clawrl/versions")
-    async def versions(self, request: Request) -> Any:
+    async def versions(self, request: Request) -> JSONResponse:
         return await self._page(request, "versions")
 
     @router.get("/clawrl/steps")
-    async def steps(self, request: Request) -> Any:
+    async def steps(self, request: Request) -> JSONResponse:
         return await self._page(request, "steps")
 
     @router.post("/clawrl/pause")
@@ -92,22 +95,23 @@ class OperatorRoutes:
         return {"paused": False, "released": await self._operate(request, "resume")}
 
     @router.post("/clawrl/rollback")
-    async def roll_back(self, request: Request) -> Any:
+    async def roll_back(self, request: Request) -> JSONResponse:
         self._keys.operator(request.headers)
-        return await self._look("roll_back", wanted_version(await self._fields(request)))
+        return JSONResponse(await self._look("roll_back", wanted_version(await self._fields(request))))
 
     @router.post("/clawrl/publish")
-    async def publish(self, request: Request) -> Any:
+    async def publish(self, request: Request) -> JSONResponse:
         self._keys.operator(request.headers)
-        return await self._look("publish")
+        return JSONResponse(await self._look("publish"))
 
-    async def _page(self, request: Request, view: str, *arguments: Any) -> Any:
+    async def _page(self, request: Request, view: str, *arguments: Any) -> JSONResponse:
         self._keys.operator(request.headers)
         query = request.query_params
         before = whole_number(query, "before")
-        return await self._look(view, *arguments, before, page_size(query, usual=100, most=MOST_ROWS))
+        return JSONResponse(await self._look(view, *arguments, before, page_size(query, usual=100, most=MOST_ROWS)))
 
     async def _look(self, view: str, *arguments: Any) -> Any:
+        """A document of plain JSON: sent as it is, since to look through a long one for other types takes long."""
         answer = await self._ask_coordinator("operator", view, *arguments)
         if isinstance(answer, Refused):
             raise answer.error
