@@ -7,8 +7,8 @@ the file says whatever the answer was:
 ``own``       the policy's own answers stay in the conversation, and what the person said next in the file follows. The
               judge takes it for a reaction to the policy's answer. That is a scripted user: good for wishes that hold
               whatever the answer was (style, language, form), wrong for praise and blame of a certain answer
-``recorded``  each answer continues the conversation as it is in the file. What comes next counts as a reaction only where
-              the policy said the very same; all else is dropped for want of evidence. Trains little, lies nowhere
+``recorded``  each answer continues the conversation as it is in the file. What comes next counts as a reaction only
+              where the policy said the very same; all else is dropped for want of evidence
 
 In: JSON lines of ``{"messages": [...]}`` (also OpenAI's format for fine-tuning), or an export of turns (JSON lines or
 Parquet), from which the sessions are put together again. With ``own`` a conversation ends at its first tool call: the
@@ -184,7 +184,8 @@ class Replay:
         try:
             said: list[Message] = []
             for message in messages:
-                if message["role"] == "assistant":
+                # Nobody has asked yet: a greeting is a part of the conversation like any other.
+                if message["role"] == "assistant" and _asks(said):
                     own = self._answer(said, conversation.tools, session)
                     answers += 1
                     said.append(own if self._options.history == "own" else message)
@@ -230,12 +231,8 @@ def playable(messages: Sequence[Message], history: History) -> tuple[list[Messag
     for at, message in enumerate(messages):
         if message["role"] == "tool" or message.get("tool_calls"):
             # The answer in the place of the call is asked for; what followed the call is not evidence for it.
-            kept = (
-                [*messages[:at], {"role": "assistant", "content": ""}]
-                if message["role"] == "assistant"
-                else messages[:at]
-            )
-            return list(kept), len(messages) - len(kept)
+            kept = list(messages[: at + 1 if message["role"] == "assistant" else at])
+            return kept, len(messages) - len(kept)
     return list(messages), 0
 
 
