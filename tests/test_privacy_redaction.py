@@ -23,7 +23,7 @@ from clawrl.messages import (
 )
 from clawrl.privacy.config import PrivacyConfig
 from clawrl.privacy.logs import redact_logs
-from clawrl.privacy.redactor import Redactor, finders_of
+from clawrl.privacy.redactor import Redactor, _mapped, _texts, finders_of
 from tests.ledger_kit import opinion, reply, user, verdict
 from tests.privacy_kit import IDS, PRIVATE_RULES, found_in, opened, said
 
@@ -186,3 +186,21 @@ def test_a_long_history_is_scanned_once() -> None:
     scanned = len(scans)
     redactor.turn(said("b", (*talk, *user("more")), "fine"))
     assert scanned >= 51 and len(scans) == scanned + 1
+
+
+def test_what_is_looked_at_is_what_is_replaced() -> None:
+    """Two walks over the same values: one must not know a place that the other one does not."""
+    tool = json.dumps({"function": {"name": "tool", "description": "what it is for"}})
+    turn = said(
+        "t", (*user("a question"), call("an address"), Message(role="tool", content="done", name="n")), "answer"
+    )
+    turn = replace(
+        turn,
+        arrival=replace(turn.arrival, inputs=TemplateInputs(tools=(tool,)), sent=user("as it was sent")),
+        answer=replace(call("another"), content="visible", reasoning="thought"),
+        sampling=replace(turn.sampling, stop=("stop here",), json_schema='{"title": "a schema"}'),
+    )
+    for value in (turn, opinion("t", 1.0, "a comment"), replace(verdict("t"), hints=("a hint",), detail="why")):
+        replaced: list[str] = []
+        _mapped(value, lambda text, seen=replaced: seen.append(text) or text)
+        assert sorted(_texts(value)) == sorted(replaced) and len(replaced) >= 1

@@ -13,7 +13,6 @@ One process owns the folder: the one that holds the state folder. Threads may sh
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import os
@@ -116,7 +115,7 @@ class KeyStore:
 
     def pseudonym(self, *names: str) -> str:
         """What stands for names where they need not be read, only compared."""
-        return hmac.new(self._names, "\x00".join(names).encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+        return hmac.digest(self._names, "\x00".join(names).encode("utf-8", "surrogatepass"), "sha256").hex()
 
     def _path(self, owner: str) -> Path:
         return self._owners / f"{self.pseudonym('owner', owner)[:32]}.key"
@@ -175,7 +174,7 @@ class KeyStore:
     def _check_master(self) -> None:
         """A wrong master key is known at the start, and not when somebody's turn is read."""
         path = self.folder / "master.check"
-        mark = hmac.new(self._master, b"clawrl master key", hashlib.sha256).hexdigest().encode()
+        mark = hmac.digest(self._master, b"clawrl master key", "sha256").hex().encode()
         if not path.exists():
             _write_new(path, mark)
         elif not hmac.compare_digest(path.read_bytes(), mark):

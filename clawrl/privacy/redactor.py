@@ -15,7 +15,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -163,14 +163,50 @@ def without_ids(turn: Turn) -> Turn:
     )
 
 
-def _texts(value: Any) -> Iterable[str]:
+def _texts(value: Any) -> Iterator[str]:
+    """Every text that `_mapped` would be given, without making copies of what carries it: most turns are clean."""
+    match value:
+        case str():
+            if value:
+                yield value
+        case tuple():
+            for item in value:
+                yield from _texts(item)
+        case Message():
+            yield from filter(None, (value.content, value.reasoning, value.name))
+            for call in value.tool_calls:
+                yield call.name
+                yield from _json_texts(call.arguments)
+        case TemplateInputs():
+            for text in (*value.tools, value.arguments):
+                yield from _json_texts(text)
+        case SamplingParams():
+            yield from filter(None, value.stop)
+            yield from _json_texts(value.json_schema)
+        case Arrival():
+            for part in (value.history, value.new_messages, value.sent or (), value.inputs):
+                yield from _texts(part)
+        case Turn():
+            for part in (value.arrival, value.response_text, value.answer, value.sampling):
+                yield from _texts(part)
+        case Feedback():
+            yield from _texts(value.comment)
+        case Judgement():
+            yield from _texts((*value.hints, value.detail))
+        case _:
+            raise TypeError(f"{type(value).__name__} carries no text that is known here")
+
+
+def _json_texts(text: str) -> list[str]:
+    if not text or text == "{}":
+        return []
     seen: list[str] = []
 
-    def note(text: str) -> str:
-        seen.append(text)
-        return text
+    def note(found: str) -> str:
+        seen.append(found)
+        return found
 
-    _mapped(value, note)
+    _json_mapped(text, note)
     return seen
 
 

@@ -9,7 +9,6 @@ turns of one user.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 
@@ -75,9 +74,8 @@ class LedgerVault(SealingVault):
 
     def digest(self, owner: str, value: str) -> str:
         """Equal values of one owner have equal digests; without the key nobody can try values out."""
-        return hmac.new(
-            self._hashing.obtain(owner)[1], value.encode("utf-8", "surrogatepass"), hashlib.sha256
-        ).hexdigest()
+        key = self._hashing.obtain(owner)[1]
+        return hmac.digest(key, value.encode("utf-8", "surrogatepass"), "sha256").hex()
 
     def pseudonym(self, *names: str) -> str:
         return self._store.pseudonym(*names)
