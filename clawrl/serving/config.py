@@ -28,12 +28,28 @@ class UserConfig(StrictConfig):
     requests_per_minute: int | None = Field(None, gt=0)
 
 
+class ConsoleConfig(StrictConfig):
+    """The web page at ``/console``. Without a ``key`` the operator's opens it; one of its own can be changed apart."""
+
+    enabled: bool = Field(True, description="serve the web page at /console")
+    key: str | None = Field(
+        None, description="a key for the console alone, literal or env:NAME; it may operate, and talks as its own owner"
+    )
+
+    @model_validator(mode="after")
+    def _a_key_opens_something(self) -> Self:
+        if self.key is not None and not self.enabled:
+            raise ValueError("key is set but enabled is false; remove the key, or enable the console")
+        return self
+
+
 class ServingConfig(StrictConfig):
     served_name: str = Field(description="the model id that clients use")
     api_key: str | None = Field(
         None, description="the operator's key, literal or env:NAME to read it from the environment; null lets all in"
     )
     users: tuple[UserConfig, ...] = Field((), description="people with keys of their own, who may talk but not operate")
+    console: ConsoleConfig = ConsoleConfig()
     default_turn_type: Literal["main", "side"] = "main"
     sampling: SamplingDefaults = SamplingDefaults()
     max_body_bytes: int = Field(4_000_000, gt=0)
