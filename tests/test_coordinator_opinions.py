@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clawrl.actors.coordinator import Coordinator
+from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import (
     Judgement,
     JudgeRequest,
@@ -180,7 +181,8 @@ def test_feedback_replaces_the_case_that_is_being_judged(tmp_path: Path) -> None
         await until(coordinator, lambda s: s["turns"]["by_state"].get("judging") == 1)
         await coordinator.feedback(score_of("s-0", score=-1.0), "o")
         await until(coordinator, lambda s: s["turns"]["by_state"].get("queued") == 1)
-        (row,) = [row for row in await coordinator.turns(10) if row["turn_id"] == "s-0"]
+        rows = await coordinator.operator("turns", TurnFilter(), None, 10)
+        (row,) = [row for row in rows if row["turn_id"] == "s-0"]
         assert row["verdict"] == -1 and row["reward"] == -1.0
         await coordinator.close()
 

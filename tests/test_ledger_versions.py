@@ -100,7 +100,12 @@ def test_rolling_back_publishes_the_old_weights_under_a_new_number(tmp_path: Pat
     assert ledger.next_version() == 4, "a publish is on its way"
     back = ledger.roll_back(2)
     assert back == PolicyVersion(
-        version=5, step=20, snapshot="/snap/2", digest="d2", published_at=back.published_at, stats={"rolled_back_to": 2}
+        version=5,
+        step=20,
+        snapshot="/snap/2",
+        digest="d2",
+        published_at=back.published_at,
+        stats={"rolled_back_to": 2, "rolled_back_from": 3},
     )
     assert abs(back.published_at - clock.now) < 1.0
     ledger.close()

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
+from clawrl.actors.operator_routes import MOST_ROWS, MOST_TURNS, wanted_version
+from clawrl.inspection.asked import page_size, turn_filter
 from clawrl.messages import FinishReason, Message, ToolCall, TurnId, VersionSpan
 from clawrl.serving import errors
 from clawrl.serving.body import decode_body
@@ -37,6 +39,7 @@ READERS: dict[str, Read] = {
     "/v1/messages/count_tokens": lambda body: messages.read_count(body, CONFIG),
     "/v1/feedback": lambda body: parse_feedback(body, {}),
     "/clawrl/pause": lambda body: text(body, "reason"),
+    "/clawrl/rollback": wanted_version,
 }
 ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 # What has no type is a function tool, or plain text, so that nothing is wrong with it.
@@ -61,6 +64,10 @@ REFUSALS = (
     errors.empty_answer(),
     errors.malformed_call(),
     errors.unavailable(),
+    errors.unknown_turn("0123"),
+    errors.unknown_session("harbour"),
+    errors.version_not_kept(3, [0]),
+    errors.conflict("Not now.", "publish_refused"),
     unknown_turn(parse_feedback({"turn_id": "t", "score": 1}, {})),
 )
 
@@ -96,11 +103,12 @@ def _source(file: str) -> ast.Module:
 
 def _routes() -> Iterator[tuple[str, str, ast.AST]]:
     """Path, method and function of every route of the server, read off its source."""
-    for node in ast.walk(_source("actors/ingress.py")):
+    sources = (_source("actors/ingress.py"), _source("actors/operator_routes.py"))
+    for node in (node for source in sources for node in ast.walk(source)):
         for decorator in getattr(node, "decorator_list", ()):
             match decorator:
                 case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="api"), attr=method),
+                    func=ast.Attribute(value=ast.Name(id="api" | "router"), attr=method),
                     args=[ast.Constant(value=str(path)), *_],
                 ):
                     yield path.replace(":path}", "}"), method, node
@@ -147,16 +155,50 @@ def test_whoever_need_not_have_a_key_is_said() -> None:
     assert {path: operation.get("security") != [] for path, _, operation in _operations()} == asks
 
 
-def test_the_limit_of_turns_is_the_one_that_is_checked() -> None:
-    function = next(function for path, _, function in _routes() if path == "/clawrl/turns")
-    numbers = {n.value for n in ast.walk(function) if isinstance(n, ast.Constant) and isinstance(n.value, int)}
-    limit = DOCUMENT["paths"]["/clawrl/turns"]["get"]["parameters"][0]["schema"]
-    assert {limit["minimum"], limit["maximum"], limit["default"]} == numbers
+LISTS = [path for path, method, operation in _operations() if method == "get" and path.startswith("/clawrl/") and
+         any(p["name"] == "limit" for p in operation.get("parameters", ()))]  # fmt: skip
 
 
-def test_a_turn_is_shown_with_the_fields_that_are_said() -> None:
-    shown = _returned_keys("actors/status.py", "turn_document")
-    assert set(DOCUMENT["components"]["schemas"]["Turn"]["properties"]) == shown
+@pytest.mark.parametrize("path", LISTS)
+def test_the_limit_of_a_list_is_the_one_that_is_checked(path: str) -> None:
+    (limit,) = [p["schema"] for p in DOCUMENT["paths"][path]["get"]["parameters"] if p["name"] == "limit"]
+    most = MOST_TURNS if path == "/clawrl/turns" else MOST_ROWS
+    assert (limit["minimum"], limit["maximum"]) == (1, most)
+    assert page_size({}, usual=100, most=most) == limit["default"]
+    assert [page_size({"limit": str(n)}, usual=100, most=most) for n in (1, most)] == [1, most]
+    for wrong in (0, most + 1):
+        with pytest.raises(ApiError, match="limit"):
+            page_size({"limit": str(wrong)}, usual=100, most=most)
+
+
+def test_every_filter_of_turns_that_is_said_is_read_and_its_rules_are_kept() -> None:
+    for parameter in DOCUMENT["paths"]["/clawrl/turns"]["get"]["parameters"]:
+        name = parameter["name"]
+        if name in ("limit", "before"):
+            continue
+        for case in CASES.cases(parameter["schema"]):
+            assert getattr(turn_filter({name: str(case.good)}), name) is not None
+            if (
+                isinstance(case.bad, str | int)
+                and not isinstance(case.bad, bool)
+                and parameter["schema"] != {"type": "string"}
+            ):
+                with pytest.raises(ApiError, match=name):
+                    turn_filter({name: str(case.bad)})
+
+
+@pytest.mark.parametrize(
+    ("schema", "function"),
+    [
+        ("Turn", "turn_document"),
+        ("Session", "session_document"),
+        ("Version", "version_document"),
+        ("Step", "step_document"),
+    ],
+)
+def test_a_row_is_shown_with_the_fields_that_are_said(schema: str, function: str) -> None:
+    shown = _returned_keys("inspection/documents.py", function)
+    assert set(DOCUMENT["components"]["schemas"][schema]["properties"]) == shown
 
 
 def test_the_status_has_the_fields_that_are_said() -> None:

@@ -26,10 +26,14 @@ class Admission:
         self._extra = [load(path) for path in self._filters.extra]
         self._max_tokens = deployment.trainer.training.max_sample_tokens
 
-    async def reason_against(self, turn: Turn) -> DropReason | None:
-        """From the turn alone: permission and facts first, then the filters. One that takes too long refuses."""
+    async def reason_against(self, turn: Turn) -> tuple[DropReason, str] | None:
+        """From the turn alone: permission and facts first, then the filters. One that takes too long refuses.
+
+        With figures, or with the name of the filter that refused: what that said may quote the conversation, so that it
+        goes to the log and not into the ledger.
+        """
         if (reason := drop_reason(turn, self._max_tokens)) is not None:
-            return reason
+            return reason, ""
         if not self._extra:
             refused = filter_reason(turn, self._filters)
         else:
@@ -37,13 +41,14 @@ class Admission:
                 async with asyncio.timeout(_FILTER_TIMEOUT_S):
                     refused = await asyncio.to_thread(filter_reason, turn, self._filters, self._extra)
             except TimeoutError:
-                refused = DropReason.REFUSED_BY_FILTER, f"no answer of the filters within {_FILTER_TIMEOUT_S} s"
+                return DropReason.REFUSED_BY_FILTER, f"no answer of the filters within {_FILTER_TIMEOUT_S} s"
         if refused is None:
             return None
-        log.info("turn %s does not train: %s", turn.turn_id, refused[1])
-        return refused[0]
+        reason, said = refused
+        log.info("turn %s does not train: %s", turn.turn_id, said)
+        return reason, said.split()[0].rstrip(":") if reason is DropReason.REFUSED_BY_FILTER else said
 
-    def seen(self, ledger: Ledger, turn: Turn) -> DropReason | None:
+    def seen(self, ledger: Ledger, turn: Turn) -> tuple[DropReason, str] | None:
         """What only the ledger knows."""
         duplicate = self._filters.duplicates == "drop" and ledger.is_duplicate(turn)
-        return DropReason.DUPLICATE if duplicate else None
+        return (DropReason.DUPLICATE, "") if duplicate else None

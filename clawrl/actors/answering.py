@@ -93,6 +93,10 @@ class Answering:
         except ApiError as error:
             return Refused(error=error)
 
+    async def pieces(self, ids: Sequence[int]) -> list[str]:
+        """See `token_pieces`."""
+        return await self._desk.pieces(ids)
+
     async def generate(self, task: GenerationTask) -> AsyncGenerator[Piece | Refused, None]:
         if self._is_full():
             yield Refused(error=errors.overloaded())

@@ -25,12 +25,14 @@ from clawrl.actors.health_watch import HealthWatch
 from clawrl.actors.journal_desk import JournalDesk
 from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk, Order
-from clawrl.actors.status import status_document, turn_document
+from clawrl.actors.operator_desk import OperatorDesk
+from clawrl.actors.status import status_document
+from clawrl.actors.version_calls import VersionCalls
 from clawrl.config import Deployment
 from clawrl.guards.alarms import Alarm
 from clawrl.ledger.folder import hold
 from clawrl.ledger.store import Ledger
-from clawrl.ledger.views import Restored
+from clawrl.ledger.views import Recorded, Restored
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import Arrival, Feedback, Message, PolicyVersion, Turn, TurnId, WeightManifest
 from clawrl.methods.base import Method
@@ -42,7 +44,7 @@ from clawrl.weights.transaction import PublishFailed, Publishing
 log = logging.getLogger(__name__)
 
 
-class Coordinator(CheckpointCalls):
+class Coordinator(CheckpointCalls, VersionCalls):
     """``calls`` reach the Judge deployment; ``method`` turns judged turns into samples."""
 
     def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls) -> None:
@@ -61,6 +63,15 @@ class Coordinator(CheckpointCalls):
         alarms = deployment.guards.alarms
         self._health = HealthWatch(self._db, calls.vitals, alarms, state / "guards.json", self._freeze)
         self._trainer: dict[str, Any] = {"state": "starting"}
+        self._operator = OperatorDesk(
+            deployment,
+            self._db,
+            self._desk,
+            self._leases,
+            self._publishing,
+            lambda: self._trainer,
+            self._queue_grew.set,
+        )
         self._journals = JournalDesk(state / "journal", self.record)
         self._began_at = time.time()
         self._spawn(self._desk.take_what_is_owed())
@@ -99,8 +110,13 @@ class Coordinator(CheckpointCalls):
 
     async def record(self, turn: Turn) -> str:
         """Store a served turn; returns its session once it is on disk."""
-        reason = await self._admission.reason_against(turn)
-        recorded = await self._db.run(lambda ledger: ledger.record(turn, reason or self._admission.seen(ledger, turn)))
+        against = await self._admission.reason_against(turn)
+
+        def store(ledger: Ledger) -> Recorded:
+            reason, detail = against or self._admission.seen(ledger, turn) or (None, "")
+            return ledger.record(turn, reason, detail)
+
+        recorded = await self._db.run(store)
         for request in recorded.to_judge:
             self._desk.take(request)
         if recorded.new:
@@ -171,10 +187,6 @@ class Coordinator(CheckpointCalls):
     async def lease(self, run_id: str, step: int, wait_s: float) -> Order:
         return await self._leases.lease(run_id, step, wait_s)
 
-    async def rewound(self, run_id: str, version: int) -> None:
-        """The trainer holds the weights of this version again, and its checkpoint says so."""
-        await self._db.run(lambda ledger: rollback.rewound(ledger, run_id, version))
-
     async def confirm(self, lease_id: str, run_id: str) -> bool:
         """The fence: the optimizer step may be taken only if this is true."""
         return await self._db.run(lambda ledger: ledger.confirm(lease_id, run_id, time.time()))
@@ -191,18 +203,6 @@ class Coordinator(CheckpointCalls):
 
     # -- publishing ---------------------------------------------------------------------------------
 
-    async def current_version(self) -> PolicyVersion | None:
-        return await self._db.run(lambda ledger: ledger.current_version())
-
-    async def version(self, number: int) -> PolicyVersion | None:
-        return await self._db.run(lambda ledger: ledger.version(number))
-
-    async def next_version(self) -> int:
-        """Asked before a snapshot is written, so that a publish that may not be is refused before it costs anything."""
-        if (refusal := await self._db.run(rollback.why_not_publish)) is not None:
-            raise PublishFailed(refusal)
-        return await self._db.run(lambda ledger: ledger.next_version())
-
     async def begin_publish(
         self, run_id: str, manifest: WeightManifest, step: int, snapshot: str, host: str, port: int
     ) -> Rendezvous:
@@ -214,26 +214,6 @@ class Coordinator(CheckpointCalls):
         if refusal is not None:
             raise PublishFailed(refusal)
         return await self._publishing.begin(manifest, step, snapshot, host, port)
-
-    async def start_version(self, run_id: str, version: PolicyVersion) -> None:
-        """The starting weights as version 0, so that there is always something to roll back to."""
-
-        def register(ledger: Ledger) -> None:
-            if ledger.is_current(run_id) and ledger.current_version() is None:
-                ledger.commit_version(version)
-
-        await self._db.run(register)
-
-    async def snapshots_in_use(self) -> list[str]:
-        """Snapshots that must stay on disk: what serves, the newest good ones, the start."""
-        teacher = self._deployment.judge.teacher.version
-        numbers = {0, teacher} if isinstance(teacher, int) else {0}
-
-        def look(ledger: Ledger) -> list[str]:
-            kept = [ledger.current_version(), *ledger.good_versions(), *map(ledger.version, numbers)]
-            return [version.snapshot for version in kept if version is not None]
-
-        return await self._db.run(look)
 
     async def finish_publish(self, publish_id: str) -> PolicyVersion:
         version = await self._publishing.finish(publish_id)
@@ -275,9 +255,9 @@ class Coordinator(CheckpointCalls):
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
         }
 
-    async def turns(self, limit: int) -> list[dict[str, Any]]:
-        rows = await self._db.run(lambda ledger: ledger.turns(limit))
-        return [turn_document(row) for row in rows]
+    async def operator(self, view: str, *arguments: Any) -> Any:
+        """What an operator looks at or decides: a public method of `OperatorDesk`."""
+        return await getattr(self._operator, view)(*arguments)
 
     # -- background ---------------------------------------------------------------------------------
 

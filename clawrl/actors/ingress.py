@@ -26,6 +26,7 @@ from ray.serve.handle import DeploymentHandle
 from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
 from clawrl.actors.generation import GenerationTask, Refused, another_turn, tasks_for
 from clawrl.actors.http_errors import install_error_handlers
+from clawrl.actors.operator_routes import OperatorRoutes, router
 from clawrl.config import Deployment
 from clawrl.engine.errors import EngineError
 from clawrl.messages import NOTHING_SAID, FinishReason, Turn
@@ -35,7 +36,7 @@ from clawrl.serving.body import decode_body, whole_body
 from clawrl.serving.dialects import chat, messages, responses
 from clawrl.serving.dialects.base import AnswerFacts, Asked
 from clawrl.serving.feedback import parse_feedback, unknown_turn
-from clawrl.serving.fields import JsonObject, text
+from clawrl.serving.fields import JsonObject
 from clawrl.serving.openapi import description
 from clawrl.serving.pieces import Piece, alive, merged, started, whole_answers
 from clawrl.serving.sessions import affinity_key, reply_hash
@@ -43,6 +44,7 @@ from clawrl.serving.sessions import affinity_key, reply_hash
 log = logging.getLogger(__name__)
 api = FastAPI(title="clawrl", docs_url=None, redoc_url=None, openapi_url=None)
 install_error_handlers(api)
+api.include_router(router)
 _ARRIVE_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 4.0
 # Twelve seconds of pauses in all: Serve sends requests to a replica with a dead engine until its third failed check.
@@ -61,7 +63,7 @@ async def _answers(call: Any) -> bool:
 # Decorated here and not in the graph: Serve rewrites the signatures of the methods and copies them, with the names
 # that they use, at this moment. So what they use stands above.
 @serve.ingress(api)
-class Ingress:
+class Ingress(OperatorRoutes):
     def __init__(self, deployment: Deployment, rollout: DeploymentHandle, judge: DeploymentHandle) -> None:
         self._config = deployment.serving
         self._keys = KeyRing(self._config, os.environ)
@@ -250,28 +252,6 @@ class Ingress:
         parts = {"ready": ready, "policy": policy, "judge": judge, "coordinator": coordinator}
         return JSONResponse(parts, status_code=200 if ready else 503)
 
-    @api.get("/clawrl/status")
-    async def status(self, request: Request) -> Any:
-        return await self._operate(request, "status")
-
-    @api.get("/clawrl/turns")
-    async def turns(self, request: Request, limit: int = 100) -> Any:
-        if not 1 <= limit <= 10_000:
-            raise errors.invalid_request("limit must be between 1 and 10000", "limit")
-        return await self._operate(request, "turns", limit)
-
-    @api.post("/clawrl/pause")
-    async def pause(self, request: Request) -> dict[str, bool]:
-        limit = self._config.max_body_bytes
-        body = await whole_body(request.stream(), limit)
-        fields = decode_body(body, limit) if body else {}
-        await self._operate(request, "pause", "operator", text(fields, "reason") or "")
-        return {"paused": True}
-
-    @api.post("/clawrl/resume")
-    async def resume(self, request: Request) -> dict[str, Any]:
-        return {"paused": False, "released": await self._operate(request, "resume")}
-
     @api.post("/v1/feedback")
     async def feedback(self, request: Request) -> dict[str, Any]:
         """What a person says of an answer; outranks the judge."""
@@ -288,13 +268,3 @@ class Ingress:
         identity = self._keys.identify(request.headers)
         ended = await self._ask_coordinator("end_session", identity.owner, session)
         return {"session": session, "ended_turns": ended}
-
-    async def _operate(self, request: Request, method: str, *arguments: Any) -> Any:
-        self._keys.operator(request.headers)
-        return await self._ask_coordinator(method, *arguments)
-
-    async def _ask_coordinator(self, method: str, *arguments: Any) -> Any:
-        try:
-            return await self._coordinator.ask(method, *arguments, timeout_s=10.0)
-        except CoordinatorAway:
-            raise errors.unavailable("The coordinator is restarting. Please try again.") from None

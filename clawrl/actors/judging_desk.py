@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from clawrl.config import JudgeArgs
 from clawrl.judging.dispatch import judge_or_abstain, teach_or_mask
+from clawrl.ledger.life import TurnText
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import (
     DropReason,
@@ -78,6 +79,19 @@ class JudgingDesk:
         for case in await self._db.run(lambda ledger: ledger.awaiting_judgement(_BACKLOG)):
             if case.turn_id not in self._under_way:
                 self.take(case)
+
+    def has(self, turn_id: str) -> bool:
+        """Whether this turn is being judged, and does not only wait for it in the ledger."""
+        return turn_id in self._under_way
+
+    def problem_with(self, text: TurnText) -> str:
+        """What the method says of a turn that makes no sample; empty if it makes one now."""
+        try:
+            if text.judgement is not None:
+                self._method.sample(text.turn, text.judgement, text.targets)
+        except Exception as error:
+            return repr(error)
+        return ""
 
     def close(self) -> None:
         for task in self._under_way.values():

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
+from clawrl.engine.textstream import token_pieces
 from clawrl.messages import Arrival, Message, SamplingParams, TemplateInputs, Turn
 from clawrl.serving.prompts import Prompt, PromptBuilder
 from clawrl.serving.template import ChatRenderer
@@ -23,6 +24,7 @@ T = TypeVar("T")
 class PromptDesk:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, context_length: int) -> None:
         own = copy.deepcopy(tokenizer)
+        self._tokenizer = own
         self._renderer = ChatRenderer(own, context_length)
         self._prompts = PromptBuilder(self._renderer, lambda token: str(own.convert_ids_to_tokens(token)))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prompts")
@@ -45,6 +47,10 @@ class PromptDesk:
         Raises `ApiError` (400).
         """
         return await self._run(lambda: len(self._renderer.encode(self._renderer.text(messages, inputs))))
+
+    async def pieces(self, ids: Sequence[int]) -> list[str]:
+        """See `token_pieces`."""
+        return await self._run(lambda: token_pieces(self._tokenizer, ids))
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

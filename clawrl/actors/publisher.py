@@ -76,7 +76,7 @@ class Publisher:
                 with contextlib.suppress(Exception):
                     self._ask("abort_publish", publish_id, repr(error)[:500])
             self._failures += 1
-            time.sleep(min(self._poll_s * 2 ** (self._failures - 1), self._longest_rest_s))
+            self._rest(min(self._poll_s * 2 ** (self._failures - 1), self._longest_rest_s))
             return False
         self._failures = 0
         return True
@@ -84,10 +84,23 @@ class Publisher:
     def _snapshot(self, version: int, contents: Contents, needed: Collection[Path]) -> tuple[WeightManifest, Path]:
         """Old snapshots go first, so that failing publishes do not fill the disk; the current one stays."""
         prune(
-            self._snapshots, self._settings.keep_snapshots, spare=[*map(Path, self._ask("snapshots_in_use")), *needed]
+            self._snapshots,
+            self._settings.keep_snapshots,
+            spare=[*self._in_use(), *needed],
+            in_use=self._in_use,
         )
         manifest = contents.describe(version)
         return manifest, write_snapshot(self._snapshots, manifest, contents.tensors)
+
+    def _in_use(self) -> list[Path]:
+        return [Path(folder) for folder in self._ask("snapshots_in_use")]
+
+    def _rest(self, seconds: float) -> None:
+        """An operator may end it; where the coordinator is what failed, it is slept through."""
+        try:
+            self._ask("rest", seconds, more_s=seconds)
+        except Exception:
+            time.sleep(seconds)
 
     def _open_sender(self, kind: WeightKind) -> Sender:
         settings = self._settings

@@ -1,6 +1,7 @@
-"""Going back to a healthy version, as steps on the ledger that may be repeated after any crash.
+"""Going back to an earlier version, as steps on the ledger that may be repeated after any crash.
 
-An alarm commits the weights of the newest healthy version under a new number (`roll_back`). The trainer still holds
+An alarm commits the weights of the newest healthy version under a new number (`roll_back`), an operator those of any
+version that is kept (`to_version`). The trainer still holds
 what came after it: until its *checkpoint* says that it went back, too, it is told to at every lease (`pending_rewind`),
 and nothing of its own is published. A checkpoint is what a restart finds, so one from before the rollback undoes the
 trainer's word (`restored_from`).
@@ -14,7 +15,9 @@ from pathlib import Path
 from clawrl.guards.alarms import Alarm
 from clawrl.ledger.staleness import REWOUND_AT
 from clawrl.ledger.store import Ledger
+from clawrl.ledger.versions import VersionRefused
 from clawrl.messages import PolicyVersion
+from clawrl.weights.kept import is_kept
 
 _REWOUND = "trainer_rewound"
 
@@ -28,8 +31,27 @@ def roll_back(ledger: Ledger, alarm: Alarm, healthy: Sequence[int]) -> PolicyVer
     for number in (*sorted((v for v in healthy if 0 < v < alarm.version), reverse=True), 0):
         wanted = ledger.version(number)
         if wanted is not None and current is not None and Path(wanted.snapshot).exists():
-            return ledger.roll_back(number) if number < current.version else None
+            return _by("guard", ledger, ledger.roll_back(number)) if number < current.version else None
     return None
+
+
+def to_version(ledger: Ledger, number: int) -> PolicyVersion:
+    """The weights of version ``number`` serve again, healthy or not. Raises `VersionRefused` if they are not kept.
+
+    Looked for and committed in one transaction: the trainer asks within another one, after it has put a snapshot
+    aside and before it deletes it, what is in use (`clawrl.weights.snapshot.prune`).
+    """
+    wanted = ledger.version(number)
+    if wanted is None or not is_kept(Path(wanted.snapshot)):
+        raise VersionRefused(f"version {number} is not kept")
+    return _by("operator", ledger, ledger.roll_back(number))
+
+
+def _by(who: str, ledger: Ledger, version: PolicyVersion) -> PolicyVersion:
+    """Who asked first for a rollback is written down with it."""
+    if "by" not in version.stats:
+        ledger.annotate_version(version.version, {**version.stats, "by": who})
+    return ledger.version(version.version) or version
 
 
 def pending_rewind(ledger: Ledger) -> PolicyVersion | None:

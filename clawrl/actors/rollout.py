@@ -130,6 +130,10 @@ class Rollout:
         """How long the prompt of this request would be, also if it is too long to be served."""
         return await self._answering.count_tokens(messages, inputs)
 
+    async def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, special ones too; joined it is the text of all."""
+        return await self._answering.pieces(ids)
+
     async def generate(self, task: GenerationTask) -> AsyncGenerator[Piece | Refused, None]:
         async with aclosing(self._answering.generate(task)) as pieces:
             async for piece in pieces:

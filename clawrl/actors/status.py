@@ -8,7 +8,7 @@ from typing import Any
 
 from clawrl.config import Deployment
 from clawrl.ledger.store import Ledger
-from clawrl.ledger.views import Counts, StepRow, StepState, TurnRow
+from clawrl.ledger.views import Counts, StepRow, StepState
 from clawrl.messages import DropReason
 from clawrl.training.staleness import StalenessConfig, lag_histogram
 
@@ -55,23 +55,6 @@ def _staleness(config: StalenessConfig, steps: Sequence[StepRow], counts: Counts
         "lag": lag_histogram(step.stats for step in taken),
         "of_steps": len(taken),
         "dropped": counts.dropped.get(DropReason.STALE, 0),
-    }
-
-
-def turn_document(row: TurnRow) -> dict[str, Any]:
-    """One turn for inspection, without its text."""
-    return {
-        "turn_id": row.turn_id,
-        "session": row.session,
-        "state": row.state.value,
-        "drop_reason": row.drop_reason.value if row.drop_reason else None,
-        "verdict": None if row.verdict is None else int(row.verdict),
-        "score": row.score,
-        "reward": row.reward,
-        "hints": row.hints,
-        "taught": row.taught,
-        "step": row.step,
-        "version": row.oldest_version,
     }
 
 

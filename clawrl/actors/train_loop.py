@@ -45,6 +45,7 @@ from clawrl.training.model import load_model
 from clawrl.training.outgoing import Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.training.ranks import Ranks, limit_collectives
+from clawrl.weights.snapshot import put_back
 
 log = logging.getLogger(__name__)
 # A call that must not be lost waits this long for a coordinator that is being restarted.
@@ -190,9 +191,10 @@ class TrainingRun:
         log.info("step %d changed=%s %s %s", result.step, result.changed, result.reason or "", shown)
 
     def _rewind(self, version: PolicyVersion) -> None:
-        """The guard rolled serving back to these weights; training goes back to them, too, and checkpoints at once."""
+        """Serving was rolled back to these weights; training goes back to them, too, and checkpoints at once."""
         lora = self._config.lora
         shape = None if lora is None else shape_of(lora)
+        self._from_rank_0(lambda: put_back(Path(version.snapshot).parent))
         self._trainer.rewind(read_to_rewind(Path(version.snapshot), shape))
         self._outgoing.rewound()
         self._rewound_to = version.version

@@ -135,6 +135,18 @@ class TextStream:
         return text[:cut]
 
 
+def token_pieces(tokenizer: Detokenizer, ids: Iterable[int]) -> list[str]:
+    """The text of each token, that of special ones too; joined it is the text of all.
+
+    A character that takes several tokens stands at the last of them, and what never becomes one at the last of all.
+    """
+    stream = TextStream(tokenizer, keep=_special_ids(tokenizer))
+    pieces = [stream.push([token_id]) for token_id in ids]
+    if pieces:
+        pieces[-1] += stream.finish()
+    return pieces
+
+
 def _special_ids(tokenizer: Detokenizer) -> frozenset[int]:
     """Also those that have no name of their own, such as reserved ones: a decode would leave them out as well."""
     added = (token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special)

@@ -14,6 +14,13 @@ from clawrl.ledger.database import Database
 from clawrl.ledger.views import Counts, JudgeStats, StepRow, StepState, TurnRow
 from clawrl.messages import DropReason, TurnKind, TurnState, Verdict
 
+ROW_SQL = (
+    "SELECT t.*, a.parent, j.verdict, j.reward, j.opinion,"
+    " EXISTS (SELECT 1 FROM targets WHERE turn_id = t.turn_id) AS taught"
+    " FROM turns t JOIN arrivals a USING (turn_id) LEFT JOIN judgements j USING (turn_id)"
+)
+"""What `turn_row` makes a `TurnRow` of."""
+
 
 def count_up(db: Database, name: str, by: float = 1) -> None:
     db.execute(
@@ -73,34 +80,29 @@ def turn_rows(
     """The newest turns first; ``before_seq`` pages on."""
     wanted = {"t.state = ?": state, "t.session = ?": session, "t.owner = ?": owner, "t.seq < ?": before_seq}
     given = {clause: value for clause, value in wanted.items() if value is not None}
-    rows = db.rows(
-        "SELECT t.*, a.parent, j.verdict, j.reward, j.opinion,"
-        " EXISTS (SELECT 1 FROM targets WHERE turn_id = t.turn_id) AS taught"
-        " FROM turns t JOIN arrivals a USING (turn_id)"
-        f" LEFT JOIN judgements j USING (turn_id) WHERE {' AND '.join(given) or '1'} ORDER BY t.seq DESC LIMIT ?",
-        *given.values(),
-        limit,
-    )
-    return [_turn_row(db, row) for row in rows]
+    rows = db.rows(f"{ROW_SQL} WHERE {' AND '.join(given) or '1'} ORDER BY t.seq DESC LIMIT ?", *given.values(), limit)
+    return [turn_row(db, row) for row in rows]
 
 
 def step_rows(db: Database, limit: int) -> list[StepRow]:
     """The newest steps first."""
-    return [
-        StepRow(
-            run_id=row["run_id"],
-            step=row["step"],
-            state=StepState(row["state"]),
-            turns=row["turns"],
-            reward_mean=row["reward_mean"],
-            stats=unpack_stats(row["stats"]),
-            at=row["at"],
-        )
-        for row in db.rows("SELECT * FROM steps ORDER BY id DESC LIMIT ?", limit)
-    ]
+    return [step_row(row) for row in db.rows("SELECT * FROM steps ORDER BY id DESC LIMIT ?", limit)]
 
 
-def _turn_row(db: Database, row: sqlite3.Row) -> TurnRow:
+def step_row(row: sqlite3.Row) -> StepRow:
+    return StepRow(
+        seq=row["id"],
+        run_id=row["run_id"],
+        step=row["step"],
+        state=StepState(row["state"]),
+        turns=row["turns"],
+        reward_mean=row["reward_mean"],
+        stats=unpack_stats(row["stats"]),
+        at=row["at"],
+    )
+
+
+def turn_row(db: Database, row: sqlite3.Row) -> TurnRow:
     opinion = None if row["opinion"] is None else db.codec.unpack_json(row["owner"], row["opinion"])
     return TurnRow(
         seq=row["seq"],

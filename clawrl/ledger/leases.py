@@ -135,6 +135,8 @@ def apply(db: Database, lent: sqlite3.Row, stats: Mapping[str, Any]) -> None:
     for row in learned:
         move(db, row["turn_id"], held(TurnState.APPLIED, step, lease_id))
     rewards = [row["reward"] for row in learned if row["reward"] is not None]
+    if rewards:
+        stats = {**stats, "accepted_share": sum(reward > 0 for reward in rewards) / len(rewards)}
     db.execute(
         "INSERT OR REPLACE INTO steps (run_id, step, state, turns, reward_mean, stats, at)"
         " VALUES (?, ?, 'applied', ?, ?, ?, ?)",

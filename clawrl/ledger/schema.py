@@ -234,5 +234,7 @@ ADDED = """
 CREATE TABLE IF NOT EXISTS identity (only INTEGER PRIMARY KEY CHECK (only = 1), ledger_id TEXT NOT NULL);
 INSERT OR IGNORE INTO identity (only, ledger_id) VALUES (1, lower(hex(randomblob(16))));
 CREATE INDEX IF NOT EXISTS turns_queued_oldest ON turns (oldest_version, started_at, seq) WHERE state = 'queued';
+CREATE INDEX IF NOT EXISTS turns_of_session ON turns (session, owner, state);
+CREATE INDEX IF NOT EXISTS turns_of_version ON turns (newest_version, oldest_version);
 """
 """What ledgers of this format may lack; releases that do not know it are not disturbed by it."""

@@ -38,6 +38,7 @@ from clawrl.ledger import (
 from clawrl.ledger.codec import Codec, PlainVault, Vault
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.database import Database
+from clawrl.ledger.reads import Reads
 from clawrl.ledger.views import (
     Counts,
     FeedbackTaken,
@@ -68,7 +69,7 @@ from clawrl.messages import (
 )
 
 
-class Ledger:
+class Ledger(Reads):
     """The ledger in the file at ``path``, made if it is not there."""
 
     def __init__(
@@ -101,10 +102,10 @@ class Ledger:
         with self.transaction():
             return linking.arrive(self._db, arrival)
 
-    def record(self, turn: Turn, drop: DropReason | None = None) -> Recorded:
-        """Stores a served turn, once; with a reason it is dropped at once instead of awaiting evidence."""
+    def record(self, turn: Turn, drop: DropReason | None = None, detail: str = "") -> Recorded:
+        """Stores a served turn, once; with a reason (and its detail) it is dropped instead of awaiting evidence."""
         with self.transaction():
-            return turns.record(self._db, turn, drop)
+            return turns.record(self._db, turn, drop, detail)
 
     def is_duplicate(self, turn: Turn) -> bool:
         """Whether a main turn recorded before this one gave the same answer to the same request, not long ago."""

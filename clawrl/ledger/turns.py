@@ -25,7 +25,7 @@ _TURN = (
 )
 
 
-def record(db: Database, turn: Turn, drop: DropReason | None) -> Recorded:
+def record(db: Database, turn: Turn, drop: DropReason | None, detail: str = "") -> Recorded:
     if turn.turn_id != turn.arrival.turn_id:
         raise ValueError(f"turn {turn.turn_id} carries the arrival of {turn.arrival.turn_id}")
     linked = arrive(db, turn.arrival)
@@ -38,7 +38,7 @@ def record(db: Database, turn: Turn, drop: DropReason | None) -> Recorded:
     _insert(db, turn, announced)
     count_up(db, "recorded")
     if drop is not None:
-        move(db, turn.turn_id, dropped(drop))
+        move(db, turn.turn_id, dropped(drop), detail)
     else:
         move(db, turn.turn_id, AWAITING_NEXT)
         orphan = adopt_orphan(db, turn.turn_id)

@@ -14,6 +14,8 @@ from typing import Any
 from clawrl.ledger.codec import pack_stats, unpack_stats
 from clawrl.ledger.counts import counter
 from clawrl.ledger.database import Database
+from clawrl.ledger.runs import current_run
+from clawrl.ledger.staleness import REWOUND_AT
 from clawrl.messages import PolicyVersion
 
 KEPT_GOOD = 2
@@ -27,12 +29,12 @@ class VersionRefused(ValueError):
 
 def current_version(db: Database) -> PolicyVersion | None:
     row = db.one("SELECT * FROM versions ORDER BY version DESC LIMIT 1")
-    return None if row is None else _version(row)
+    return None if row is None else read_version(row)
 
 
 def find_version(db: Database, version: int) -> PolicyVersion | None:
     row = db.one("SELECT * FROM versions WHERE version = ?", version)
-    return None if row is None else _version(row)
+    return None if row is None else read_version(row)
 
 
 def next_version(db: Database) -> int:
@@ -78,23 +80,34 @@ def mark_good(db: Database, version: int) -> None:
 def good_versions(db: Database) -> list[PolicyVersion]:
     """The newest `KEPT_GOOD` good ones, the newest first."""
     rows = db.rows(f"SELECT * FROM versions WHERE version IN ({KEPT_GOOD_SQL}) ORDER BY version DESC")
-    return [_version(row) for row in rows]
+    return [read_version(row) for row in rows]
 
 
 def roll_back(db: Database, to: int) -> PolicyVersion:
-    """A new, good, current version with the weights of version ``to``; asked again, the same one."""
+    """A new, good, current version with the weights of version ``to``; asked again, the same one.
+
+    It is another one if the trainer, which had gone back to these weights, has taken steps since.
+    """
     wanted, current = find_version(db, to), current_version(db)
     if wanted is None or current is None:
         good = good_versions(db)
         remedy = f"the newest good one is {good[0].version}" if good else "none is marked good"
         raise VersionRefused(f"cannot roll back to version {to}: it is not known; {remedy}")
-    if current.version != to and (current.snapshot, current.digest) == (wanted.snapshot, wanted.digest):
+    same = (current.snapshot, current.digest) == (wanted.snapshot, wanted.digest)
+    if current.version != to and same and not _moved_on(db, current):
         return current
-    again = replace(wanted, version=next_version(db), published_at=db.clock(), stats={"rolled_back_to": to})
+    stats = {"rolled_back_to": to, "rolled_back_from": current.version}
+    again = replace(wanted, version=next_version(db), published_at=db.clock(), stats=stats)
     commit_version(db, again)
     mark_good(db, again.version)
     db.execute("INSERT OR REPLACE INTO counters (name, value) VALUES ('newest_rollback', ?)", again.version)
     return again
+
+
+def _moved_on(db: Database, version: PolicyVersion) -> bool:
+    """Whether the trainer took these weights and has taken a step from them."""
+    run, rewound_at = current_run(db), version.stats.get(REWOUND_AT)
+    return run is not None and rewound_at is not None and run["taken_step"] > rewound_at
 
 
 def newest_rollback(db: Database) -> PolicyVersion | None:
@@ -105,10 +118,10 @@ def newest_rollback(db: Database) -> PolicyVersion | None:
 
 def versions(db: Database, limit: int) -> list[PolicyVersion]:
     """The newest first."""
-    return [_version(row) for row in db.rows("SELECT * FROM versions ORDER BY version DESC LIMIT ?", limit)]
+    return [read_version(row) for row in db.rows("SELECT * FROM versions ORDER BY version DESC LIMIT ?", limit)]
 
 
-def _version(row: sqlite3.Row) -> PolicyVersion:
+def read_version(row: sqlite3.Row) -> PolicyVersion:
     return PolicyVersion(
         version=row["version"],
         step=row["step"],

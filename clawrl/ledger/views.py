@@ -180,7 +180,10 @@ class StepState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One optimizer step; ``reward_mean`` is over its turns that have a reward, ``stats`` is the trainer's own."""
+    """One optimizer step; ``reward_mean`` is over its turns that have a reward, ``stats`` is the trainer's own.
+
+    ``seq`` is its place in the history, undone steps included.
+    """
 
     run_id: str
     step: int
@@ -189,3 +192,4 @@ class StepRow:
     reward_mean: float | None
     stats: Mapping[str, Any]
     at: float
+    seq: int = 0

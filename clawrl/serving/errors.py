@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 INVALID_REQUEST = "invalid_request_error"
@@ -83,6 +83,38 @@ def unknown_response(turn_id: str) -> ApiError:
     asked = quoted(f"resp_{turn_id}")
     message = f"There is no response {asked} of yours here; send the whole conversation in 'input' instead."
     return ApiError(404, message, param="previous_response_id", code="previous_response_not_found")
+
+
+def unknown_turn(turn_id: str) -> ApiError:
+    message = (
+        f"No turn {quoted(turn_id)} is known here; the oldest finished ones are only counted "
+        "(ledger.keep_finished_turns says how many are kept)."
+    )
+    return ApiError(404, message, param="turn_id", code="turn_not_found")
+
+
+def unknown_session(session: str) -> ApiError:
+    return ApiError(
+        404,
+        f"No turn of a session {quoted(session)} is known here.",
+        "invalid_request_error",
+        "session",
+        "session_not_found",
+    )
+
+
+def version_not_kept(number: int, kept: Sequence[int]) -> ApiError:
+    shown = ", ".join(map(str, kept)) or "none"
+    message = (
+        f"Version {number} cannot be rolled back to: its weights are not kept, or never were. Kept are: {shown} "
+        "(publish.keep_snapshots says how many)."
+    )
+    return ApiError(404, message, param="version", code="version_not_kept")
+
+
+def conflict(message: str, code: str) -> ApiError:
+    """What was asked makes sense, but not now."""
+    return ApiError(409, message, code=code)
 
 
 def context_overflow(context_length: int, prompt_tokens: int, completion_tokens: int = 1) -> ApiError:

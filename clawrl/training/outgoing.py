@@ -19,13 +19,13 @@ from clawrl.messages import AdapterShape, Addition, WeightManifest
 from clawrl.training.lora import adapter_tensors, base_tensors
 from clawrl.training.model import full_parameters
 from clawrl.weights.adapters import merge
+from clawrl.weights.kept import snapshot_name
 from clawrl.weights.manifest import build_manifest
 from clawrl.weights.snapshot import (
     SnapshotError,
     read_base,
     read_manifest,
     read_snapshot,
-    snapshot_name,
     write_snapshot,
 )
 

@@ -133,6 +133,8 @@ class PolicyTrainer:
         nothing = StepPlan(step=self.step + 1, skip=SkipReason.ALL_MASKED, metrics={})
         pending = _Pending(work=work, method_state=method_state, norm=0.0, plan=nothing)
         metrics = _batch_metrics(samples, advantages_B, work.tokens)
+        # What the method remembered when it made the advantages: with it they can be told afterwards.
+        metrics |= {f"method_{name}": float(value) for name, value in self.method_state.items()}
         skip: SkipReason | None = SkipReason.ALL_MASKED
         if batches:
             metrics |= self._forward_backward(pending)

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ from safetensors.torch import load_file, save_file
 
 from clawrl.messages import AdapterShape, Addition, TensorSpec, WeightKind, WeightManifest
 from clawrl.weights.adapters import merge
+from clawrl.weights.kept import snapshot_name
 from clawrl.weights.manifest import as_bytes, digest_of
+
+_ASIDE = ".aside-"
 
 
 class SnapshotError(RuntimeError):
@@ -50,10 +53,6 @@ def write_snapshot(root: Path, manifest: WeightManifest, tensors: Mapping[str, t
             raise
         shutil.rmtree(aside)  # somebody else stored the same version meanwhile
     return folder
-
-
-def snapshot_name(version: int, digest: str) -> str:
-    return f"v{version:06d}-{digest[:12]}"
 
 
 def base_folder(folder: Path, manifest: WeightManifest) -> Path | None:
@@ -116,21 +115,41 @@ def check_digest(folder: Path, manifest: WeightManifest, payloads: Iterator[torc
         raise SnapshotError(f"the snapshot {folder} has digest {found[:12]}, its manifest says {manifest.digest[:12]}")
 
 
-def prune(root: Path, keep: int, *, spare: Collection[Path] = ()) -> None:
+def prune(
+    root: Path,
+    keep: int,
+    *,
+    spare: Collection[Path] = (),
+    in_use: Callable[[], Collection[Path]] = lambda: (),
+) -> None:
     """Remove all but the ``keep`` newest snapshots and what was never finished.
 
-    Never those in ``spare``, nor those that one which stays is an addition to.
+    Never those in ``spare``, nor those that one which stays is an addition to. ``in_use`` is asked when the others are
+    put aside, where nobody finds them, and before they are deleted: what it names comes back. So who makes a version
+    current that is there, and says so from then on, never loses it.
     """
     if not root.is_dir():
         return
+    put_back(root)
     for unfinished in root.glob(".v*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     folders = sorted(path for path in root.iterdir() if path.is_dir() and path.name.startswith("v"))
     kept = {*folders[-keep:], *spare}
     kept |= {base for folder in kept if (base := base_of(folder)) is not None}
-    for folder in folders:
-        if folder not in kept:
-            shutil.rmtree(folder, ignore_errors=True)
+    aside = {folder: folder.rename(root / f"{_ASIDE}{folder.name}") for folder in folders if folder not in kept}
+    for folder in in_use() if aside else ():
+        base = folder
+        while base is not None and base in aside:
+            aside.pop(base).rename(base)
+            base = base_of(base)
+    for unwanted in aside.values():
+        shutil.rmtree(unwanted, ignore_errors=True)
+
+
+def put_back(root: Path) -> None:
+    """Snapshots that were put aside by somebody who died before they were deleted."""
+    for path in root.glob(f"{_ASIDE}v*"):
+        path.rename(root / path.name.removeprefix(_ASIDE))
 
 
 def base_of(folder: Path) -> Path | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from clawrl import __version__
 from clawrl.serving.auth import LOCAL_OWNER
-from clawrl.serving.openapi import chat, errors, messages, operating, responses, streams
+from clawrl.serving.openapi import chat, errors, looking, messages, operating, responses, streams
 from clawrl.serving.openapi.schemas import Json, integer, ref, text
 from clawrl.serving.openapi.shared import TURN_TYPE_PATTERN
 from clawrl.serving.sessions import MAX_SESSION_CHARS
@@ -102,7 +102,6 @@ def _learning() -> Json:
 
 def _server() -> Json:
     named = _parameter("path", "model_id", "The model's id; it may have slashes in it.", text())
-    limit = integer(minimum=1, maximum=10_000, default=100)
     away = {"503": {"description": "Not all parts answer.", "content": {"application/json": {"schema": ref("Ready")}}}}
     return {
         "/v1/models": {
@@ -116,16 +115,7 @@ def _server() -> Json:
         "/clawrl/status": {
             "get": _operation("status", "What the system is doing.", "Status", errors.refusals(_OPERATE)),
         },
-        "/clawrl/turns": {
-            "get": _operation(
-                "turns",
-                "The newest turns.",
-                "Turn",
-                errors.refusals((400, *_OPERATE)),
-                parameters=[_parameter("query", "limit", "How many at most.", limit)],
-                many=True,
-            ),
-        },
+        **_looking(),
         "/clawrl/pause": {
             "post": _operation(
                 "pause",
@@ -138,7 +128,64 @@ def _server() -> Json:
         "/clawrl/resume": {
             "post": _operation("resume", "Let judged turns train again.", "Resumed", errors.refusals(_OPERATE)),
         },
+        "/clawrl/rollback": {
+            "post": _operation(
+                "roll_back",
+                "Serve the weights of a kept version again, and go on training from them.",
+                "RolledBack",
+                errors.refusals((400, 401, 403, 404, 413, 500, 503)),
+                body=_body("RollbackRequest", {"start": {"version": 0}}),
+            ),
+        },
+        "/clawrl/publish": {
+            "post": _operation(
+                "publish",
+                "Publish what the trainer holds, if that is not what serves.",
+                "PublishAsked",
+                errors.refusals((401, 403, 409, 500, 503)),
+            ),
+        },
     }
+
+
+def _looking() -> Json:
+    """Lists are newest first; the ``seq`` (of a version its number) of the last row is the next page's ``before``."""
+    refused = errors.refusals((400, *_OPERATE))
+    unknown = errors.refusals((400, 401, 403, 404, 500, 503))
+    turn_id = _parameter("path", "turn_id", "The turn, by the `X-Clawrl-Turn-Id` of its answer.", text())
+    session = _parameter("path", "session", "The session's name; it may have slashes in it.", text())
+    pages = [_limit(1_000), _before()]
+    narrowed = [_parameter("query", name, what, kind) for name, (what, kind) in looking.FILTERS.items()]
+    return {
+        "/clawrl/turns": {
+            "get": _operation(
+                "turns", "Turns.", "Turn", refused, parameters=[_limit(10_000), _before(), *narrowed], many=True
+            )
+        },
+        "/clawrl/turns/{turn_id}": {
+            "get": _operation("turn", "A turn's whole life.", "TurnLife", unknown, parameters=[turn_id])
+        },
+        "/clawrl/sessions": {
+            "get": _operation("sessions", "Sessions.", "Session", refused, parameters=pages, many=True)
+        },
+        "/clawrl/sessions/{session}": {
+            "get": _operation(
+                "session", "A session and its turns.", "SessionTurns", unknown, parameters=[session, *pages]
+            )
+        },
+        "/clawrl/versions": {
+            "get": _operation("versions", "Versions.", "Version", refused, parameters=pages, many=True)
+        },
+        "/clawrl/steps": {"get": _operation("steps", "Optimizer steps.", "Step", refused, parameters=pages, many=True)},
+    }
+
+
+def _limit(most: int) -> Json:
+    return _parameter("query", "limit", "How many at most.", integer(minimum=1, maximum=most, default=100))
+
+
+def _before() -> Json:
+    return _parameter("query", "before", "Only what is older than this.", integer(minimum=0, maximum=2**53))
 
 
 def _answer(

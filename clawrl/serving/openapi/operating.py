@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from clawrl.messages import DropReason, TurnState
+from clawrl.messages import TurnState
 from clawrl.serving.feedback import MAX_COMMENT_CHARS
+from clawrl.serving.openapi import looking
 from clawrl.serving.openapi.schemas import Json, array, boolean, integer, maybe, number, one_of, record, ref, text
 from clawrl.serving.sessions import MAX_SESSION_CHARS
 
@@ -34,7 +35,8 @@ def schemas(served_name: str) -> dict[str, Json]:
         "Alive": record({"ok": one_of(True)}, ("ok",)),
         "Ready": record({name: boolean() for name in flags}, flags),
         "Status": _status(),
-        "Turn": _turn(),
+        "RollbackRequest": record({"version": integer("One whose weights are kept.", minimum=0)}, ("version",)),
+        **looking.schemas(),
     }
 
 
@@ -73,23 +75,6 @@ def _model(served_name: str) -> Json:
         "max_model_len": integer("Tokens of prompt and answer together."),
     }
     return record(fields, tuple(fields))
-
-
-def _turn() -> Json:
-    fields = {
-        "turn_id": text(),
-        "session": maybe(text()),
-        "state": one_of(*(state.value for state in TurnState)),
-        "drop_reason": maybe(one_of(*(reason.value for reason in DropReason), description="Why it does not train.")),
-        "verdict": maybe(integer("The judge's or a person's: -1, 0 or 1.")),
-        "score": maybe(number()),
-        "reward": maybe(number()),
-        "hints": integer("How many hints there are for it."),
-        "taught": boolean("A teacher has marked it."),
-        "step": maybe(integer("The training step that it was in.")),
-        "version": maybe(integer("The oldest policy that wrote a part of it.")),
-    }
-    return record(fields, tuple(fields), "One turn without its text.")
 
 
 def _status() -> Json:

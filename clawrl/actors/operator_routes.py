@@ -1,0 +1,141 @@
+"""The operator's part of the HTTP API, under ``/clawrl/``: looking, pausing, publishing, rolling back.
+
+All of it takes the operator's key, which is checked before anything else is looked at, and is answered by the
+coordinator; only the text of a turn's tokens comes from a replica, and where none answers it is left out. A mixin of
+the ingress: Serve binds the routes of a deployment's base classes, too.
+"""
+
+# No `from __future__ import annotations` here: the routes are copied without the names that only annotations use.
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from fastapi import APIRouter, Request
+from ray.serve.handle import DeploymentHandle
+
+from clawrl.actors.calls import Coordinator, CoordinatorAway
+from clawrl.actors.generation import Refused
+from clawrl.inspection.asked import MOST_NUMBER, page_size, turn_filter, whole_number
+from clawrl.inspection.life import with_pieces
+from clawrl.serving import errors
+from clawrl.serving.auth import KeyRing
+from clawrl.serving.body import decode_body, whole_body
+from clawrl.serving.config import ServingConfig
+from clawrl.serving.fields import JsonObject, text
+
+router = APIRouter()
+_ANSWER_S = 10.0
+_PIECES_S = 5.0
+MOST_TURNS = 10_000
+MOST_ROWS = 1_000
+
+
+class OperatorRoutes:
+    """What it needs is the ingress's."""
+
+    _config: ServingConfig
+    _keys: KeyRing
+    _rollout: DeploymentHandle
+    _coordinator: Coordinator
+
+    @router.get("/clawrl/status")
+    async def status(self, request: Request) -> Any:
+        return await self._operate(request, "status")
+
+    @router.get("/clawrl/turns")
+    async def turns(self, request: Request) -> Any:
+        self._keys.operator(request.headers)
+        query = request.query_params
+        wanted, before = turn_filter(query), whole_number(query, "before")
+        return await self._look("turns", wanted, before, page_size(query, usual=100, most=MOST_TURNS))
+
+    @router.get("/clawrl/turns/{turn_id}")
+    async def turn(self, request: Request, turn_id: str) -> Any:
+        self._keys.operator(request.headers)
+        document = cast(JsonObject, await self._look("turn", turn_id))
+        ids = [token["id"] for token in document["tokens"]]
+        return with_pieces(document, await self._texts_of(ids) if ids else None)
+
+    @router.get("/clawrl/sessions")
+    async def sessions(self, request: Request) -> Any:
+        return await self._page(request, "sessions")
+
+    @router.get("/clawrl/sessions/{session:path}")
+    async def session(self, request: Request, session: str) -> Any:
+        return await self._page(request, "session", session)
+
+    @router.get("/clawrl/versions")
+    async def versions(self, request: Request) -> Any:
+        return await self._page(request, "versions")
+
+    @router.get("/clawrl/steps")
+    async def steps(self, request: Request) -> Any:
+        return await self._page(request, "steps")
+
+    @router.post("/clawrl/pause")
+    async def pause(self, request: Request) -> dict[str, bool]:
+        self._keys.operator(request.headers)
+        fields = await self._fields(request)
+        await self._ask_coordinator("pause", "operator", text(fields, "reason") or "")
+        return {"paused": True}
+
+    @router.post("/clawrl/resume")
+    async def resume(self, request: Request) -> dict[str, Any]:
+        return {"paused": False, "released": await self._operate(request, "resume")}
+
+    @router.post("/clawrl/rollback")
+    async def roll_back(self, request: Request) -> Any:
+        self._keys.operator(request.headers)
+        return await self._look("roll_back", wanted_version(await self._fields(request)))
+
+    @router.post("/clawrl/publish")
+    async def publish(self, request: Request) -> Any:
+        self._keys.operator(request.headers)
+        return await self._look("publish")
+
+    async def _page(self, request: Request, view: str, *arguments: Any) -> Any:
+        self._keys.operator(request.headers)
+        query = request.query_params
+        before = whole_number(query, "before")
+        return await self._look(view, *arguments, before, page_size(query, usual=100, most=MOST_ROWS))
+
+    async def _look(self, view: str, *arguments: Any) -> Any:
+        answer = await self._ask_coordinator("operator", view, *arguments)
+        if isinstance(answer, Refused):
+            raise answer.error
+        return answer
+
+    async def _texts_of(self, ids: Sequence[int]) -> list[str] | None:
+        try:
+            async with asyncio.timeout(_PIECES_S):
+                return cast(list[str], await self._rollout.pieces.remote(ids))
+        except Exception:
+            # Whatever keeps the replicas from it: the rest of the turn is told without.
+            return None
+
+    async def _fields(self, request: Request) -> JsonObject:
+        limit = self._config.max_body_bytes
+        body = await whole_body(request.stream(), limit)
+        return decode_body(body, limit) if body else {}
+
+    async def _operate(self, request: Request, method: str, *arguments: Any) -> Any:
+        self._keys.operator(request.headers)
+        return await self._ask_coordinator(method, *arguments)
+
+    async def _ask_coordinator(self, method: str, *arguments: Any) -> Any:
+        try:
+            return await self._coordinator.ask(method, *arguments, timeout_s=_ANSWER_S)
+        except CoordinatorAway:
+            raise errors.unavailable("The coordinator is restarting. Please try again.") from None
+
+
+def wanted_version(fields: JsonObject) -> int:
+    """Raises `ApiError` (400)."""
+    version = fields.get("version")
+    # True is an int, too, and 3.0 is a version to whoever writes numbers so.
+    whole = isinstance(version, int) and not isinstance(version, bool)
+    if isinstance(version, float) and version.is_integer():
+        version, whole = int(version), True
+    if not whole or not 0 <= cast(int, version) <= MOST_NUMBER:
+        raise errors.invalid_request("version must be the number of a version, 0 or more", "version")
+    return cast(int, version)

@@ -1,0 +1,59 @@
+"""The filters of a request for turns, from its query. A value that makes no sense is one clear error."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TypeVar
+
+from clawrl.ledger.looking import TurnFilter
+from clawrl.messages import DropReason, TurnState
+from clawrl.serving.errors import invalid_request, quoted
+
+MOST_NUMBER = 2**53
+Value = TypeVar("Value", bound=enum.StrEnum)
+
+
+def turn_filter(query: Mapping[str, str]) -> TurnFilter:
+    """Raises `ApiError` (400). Fields that are not known here are somebody else's."""
+    state, reason = _one_of(TurnState, query, "state"), _one_of(DropReason, query, "reason")
+    if reason is not None and state not in (None, TurnState.DROPPED):
+        raise invalid_request(f"only dropped turns have a reason; leave out state={state}, or reason", "reason")
+    return TurnFilter(
+        state=state,
+        reason=reason,
+        session=query.get("session") or None,
+        owner=query.get("owner") or None,
+        version=whole_number(query, "version"),
+        step=whole_number(query, "step"),
+    )
+
+
+def whole_number(query: Mapping[str, str], name: str, *, least: int = 0) -> int | None:
+    """Raises `ApiError` (400)."""
+    written = query.get(name)
+    if written is None or written == "":
+        return None
+    # No sign, no underscore, no digits of other scripts: `int` would take them all.
+    if not (written.isascii() and written.isdecimal()) or not least <= int(written[:17]) <= MOST_NUMBER:
+        raise invalid_request(f"{name} must be a whole number of at least {least}, not {quoted(written)}", name)
+    return int(written)
+
+
+def page_size(query: Mapping[str, str], *, usual: int, most: int) -> int:
+    """Raises `ApiError` (400)."""
+    asked = whole_number(query, "limit", least=1)
+    if asked is not None and asked > most:
+        raise invalid_request(f"limit must be between 1 and {most}", "limit")
+    return usual if asked is None else asked
+
+
+def _one_of(kind: type[Value], query: Mapping[str, str], name: str) -> Value | None:
+    written = query.get(name)
+    if written is None or written == "":
+        return None
+    try:
+        return kind(written)
+    except ValueError:
+        known = ", ".join(value.value for value in kind)
+        raise invalid_request(f"{name} must be one of {known}, not {quoted(written)}", name) from None

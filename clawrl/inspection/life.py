@@ -1,0 +1,200 @@
+"""One turn's life as one document: what was asked and answered, what came of it, and why it is where it is.
+
+Tokens are the engine's own, with the behaviour log-prob at the sampling temperature. What a token was credited with is
+not stored: ``credit`` names what determines it. Where the teacher's targets are still kept each token also has the
+teacher's log-prob, and where reward, method and targets fix the advantage by themselves (no baseline that only the
+trainer knew), each has that, too. ``piece`` is the token's text, which a replica fills in: `with_pieces`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clawrl.config import Deployment
+from clawrl.inspection.documents import step_document, turn_document
+from clawrl.inspection.situation import Situation
+from clawrl.inspection.why import explain
+from clawrl.ledger.life import TurnLife, TurnText
+from clawrl.ledger.views import StepRow
+from clawrl.messages import Message, TeacherTargets, Turn, TurnState
+from clawrl.methods.binary_rl import BinaryRLConfig
+from clawrl.methods.combine import CombineConfig
+from clawrl.methods.opd import OPDConfig
+from clawrl.methods.plain import RewardConfig
+from clawrl.strict import StrictConfig
+
+GONE = "its texts and tokens are gone: they were redacted or forgotten, or the key of their owner was deleted"
+
+
+def life_document(life: TurnLife, deployment: Deployment, situation: Situation) -> dict[str, Any]:
+    text = life.text
+    return {
+        **turn_document(life.row),
+        "text_gone": None if text is not None else GONE,
+        "request": None if text is None else _request(text.turn),
+        "answer": None if text is None else message_document(text.turn.answer),
+        "response_text": None if text is None else text.turn.response_text,
+        "evidence": None if text is None else _evidence(text),
+        "feedback": None if text is None else _feedback(text),
+        "judgement": None if text is None else _judgement(text),
+        "sampling": None if text is None else _sampling(text.turn),
+        "spans": [] if text is None else [asdict(span) for span in text.turn.spans],
+        "tokens": [] if text is None else _tokens(text, life.step, deployment.trainer.method),
+        "credit": _credit(life, deployment),
+        "transitions": [
+            {"from": None if move.source is None else move.source.value, "to": move.target.value}
+            | {"detail": move.detail, "at": move.at}
+            for move in life.transitions
+        ],
+        "trained_by": None if life.step is None else step_document(life.step),
+        "why": asdict(explain(life, deployment, situation)),
+    }
+
+
+def message_document(message: Message) -> dict[str, Any]:
+    """A message in OpenAI's shape, without what is not there."""
+    said: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        said["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        said["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        said["name"] = message.name
+    return said
+
+
+def with_pieces(document: Mapping[str, Any], pieces: Sequence[str] | None) -> dict[str, Any]:
+    """The document with each token's text; pieces that do not fit the tokens are left out."""
+    tokens = document["tokens"]
+    if pieces is None or len(pieces) != len(tokens):
+        return dict(document)
+    return {**document, "tokens": [{**token, "piece": piece} for token, piece in zip(tokens, pieces, strict=True)]}
+
+
+def _request(turn: Turn) -> dict[str, Any]:
+    inputs = turn.arrival.inputs
+    return {
+        "messages": [message_document(message) for message in turn.arrival.messages],
+        "tools": [json.loads(tool) for tool in inputs.tools],
+        "template_arguments": json.loads(inputs.arguments),
+        "arrived_at": turn.arrival.arrived_at,
+    }
+
+
+def _evidence(text: TurnText) -> dict[str, Any] | None:
+    if text.evidence is None:
+        return None
+    messages = [message_document(message) for message in text.evidence.messages]
+    return {"from_turn": text.evidence.from_turn, "messages": messages}
+
+
+def _feedback(text: TurnText) -> dict[str, Any] | None:
+    if text.said is None:
+        return None
+    given = text.said.feedback
+    return {"score": given.score, "comment": given.comment, "given_at": given.given_at, "taken": text.said.taken}
+
+
+def _judgement(text: TurnText) -> dict[str, Any] | None:
+    judgement = text.judgement
+    if judgement is None:
+        return None
+    return {
+        "verdict": None if judgement.verdict is None else int(judgement.verdict),
+        "score": judgement.score,
+        "votes": list(judgement.votes),
+        "judge": judgement.judge,
+        "seconds": judgement.seconds,
+        "reasoning": judgement.detail,
+        "hints": list(judgement.hints),
+        "feedback": judgement.feedback,
+        "reward": judgement.reward,
+    }
+
+
+def _sampling(turn: Turn) -> dict[str, Any]:
+    return asdict(turn.sampling) | {
+        "stop": list(turn.sampling.stop),
+        "imposed": turn.overridden,
+        "finish_reason": turn.finish_reason.value,
+        "replica": turn.replica,
+        "started_at": turn.started_at,
+        "reused_tokens": turn.reused_ids,
+    }
+
+
+def _tokens(text: TurnText, step: StepRow | None, method: StrictConfig) -> list[dict[str, Any]]:
+    turn = text.turn
+    versions = [span.version for span in turn.spans for _ in range(span.start, span.end)]
+    teacher = _teacher(text)
+    advantages = _advantages(text, step, method)
+    return [
+        {
+            "id": int(token_id),
+            "piece": None,
+            "logp": float(logp),
+            "version": version,
+            "teacher_logp": None if teacher is None else float(teacher.logps[0][at]),
+            "advantage": None if advantages is None else advantages[at],
+        }
+        for at, (token_id, logp, version) in enumerate(
+            zip(turn.response_ids, turn.response_logps, versions, strict=True)
+        )
+    ]
+
+
+def _teacher(text: TurnText) -> TeacherTargets | None:
+    """Targets of a response of another length cannot be laid beside its tokens."""
+    targets = text.targets
+    return targets if targets is not None and targets.logps.shape[1] == len(text.turn.response_ids) else None
+
+
+def _advantages(text: TurnText, step: StepRow | None, method: StrictConfig) -> list[float] | None:
+    """What each token is credited with, where that is certain; a method of the user's own knows best itself.
+
+    The teacher's term is taken from the engine's log-prob where the trainer takes its own, which differ by what
+    ``train_rollout_logprob_abs_diff`` says.
+    """
+    if not isinstance(method, BinaryRLConfig | OPDConfig | CombineConfig):
+        return None
+    reward = 0.0 if text.judgement is None else text.judgement.reward or 0.0
+    from_reward = 0.0
+    if not isinstance(method, OPDConfig) and reward:
+        baseline = _baseline(method, step)
+        if baseline is None:
+            return None
+        from_reward = (reward - baseline) * (method.w_rl if isinstance(method, CombineConfig) else 1.0)
+    teacher = None if isinstance(method, BinaryRLConfig) else _teacher(text)
+    if teacher is None or isinstance(method, BinaryRLConfig):
+        return [from_reward] * len(text.turn.response_ids) if from_reward else None
+    clip, weight = method.advantage_clip, method.w_opd if isinstance(method, CombineConfig) else 1.0
+    gaps = teacher.logps[0] - text.turn.response_logps
+    return [from_reward + weight * float(gap) for gap in (gaps.clip(-clip, clip) if clip else gaps)]
+
+
+def _baseline(method: RewardConfig, step: StepRow | None) -> float | None:
+    """What was taken off the reward: known with no baseline, and with a running one once the step was taken."""
+    if method.baseline == "none":
+        return 0.0
+    noted = None if step is None or method.baseline != "running" else step.stats.get("method_baseline")
+    return float(noted) if isinstance(noted, int | float) else None
+
+
+def _credit(life: TurnLife, deployment: Deployment) -> dict[str, Any]:
+    method = deployment.trainer.method
+    return {
+        "method": getattr(method, "name", None),
+        "reward": life.row.reward,
+        "baseline": getattr(method, "baseline", None),
+        "step_reward_mean": None if life.step is None else life.step.reward_mean,
+        "taught": life.row.taught,
+        "in_weights": life.row.state in (TurnState.APPLIED, TurnState.TRAINED),
+    }
