@@ -26,7 +26,7 @@ TYPES = {
     ".svg": "image/svg+xml",
     "LICENSE": "text/plain; charset=utf-8",
 }
-# Trusted types: a browser that knows them refuses every assignment of markup, whatever a later change of the page tries.
+# Trusted types: a browser that knows them refuses to take text for markup, whatever a later change of the page tries.
 POLICY = "; ".join(
     (
         "default-src 'none'",

@@ -1,11 +1,11 @@
 """Who may ask, whose turns these are, and how often they may ask.
 
 With no key configured everybody is the owner ``local`` and may do everything (the API binds to 127.0.0.1). The key
-``api_key`` is the operator's; every entry of ``users`` is a person's, who may talk and give feedback and nothing else. The
-console may have a key of its own, which operates too and talks as an owner of its own.
-A key comes as a bearer token or in ``x-api-key``; some clients send both, of which one may be of another service, so
-that either is enough. All keys are compared in constant time. An
-owner id is a short hash of the key, or of the user's name, so that neither is stored or logged.
+``api_key`` is the operator's; every entry of ``users`` is a person's, who may talk and give feedback and nothing else.
+The console may have a key of its own, which operates too and talks as an owner of its own. A key comes as a bearer
+token or in ``x-api-key``; some clients send both, of which one may be of another service, so that either is enough.
+All keys are compared in constant time. An owner id is a short hash of the key, or of the user's name, so that neither
+is stored or logged.
 """
 
 from __future__ import annotations

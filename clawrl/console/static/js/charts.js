@@ -112,6 +112,8 @@ class Chart {
       ],
       hooks: {
         setSelect: [(plot) => this.selected(plot)],
+        // What is seen, for whoever reads the page rather than the curve.
+        setScale: [(plot, name) => name === "x" && (this.place.dataset.shows = `${plot.scales.x.min} ${plot.scales.x.max}`)],
         setCursor: [(plot) => this.point(plot.cursor.idx)],
       },
     };

@@ -4,8 +4,8 @@ const DASH = "–";
 
 export function number(value, digits = 2) {
   if (typeof value !== "number" || !Number.isFinite(value)) return DASH;
-  if (Number.isInteger(value) && digits === 0) return value.toLocaleString("en");
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const shown = Math.abs(value).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return value < 0 ? `−${shown}` : shown;
 }
 
 export const whole = (value) => number(value, 0);

@@ -9,7 +9,8 @@ import { Poll } from "../live.js";
 import { statePill, turnLink, verdict } from "../widgets.js";
 
 const MOST_FOLLOWED = 12;
-const FINAL = ["trained", "dropped"];
+// A step has learned from it; it counts as trained once a checkpoint holds that step.
+const LEARNED = ["applied", "trained"];
 
 export function view(ctx) {
   let session = newName();
@@ -127,7 +128,7 @@ export function view(ctx) {
       const open = answers.filter((answer) => !answer.settled);
       if (!open.length) return;
       for (const answer of open) answer.follow(await api.turn(answer.turn, signal));
-      if (open.some((answer) => answer.life?.state === "trained")) {
+      if (open.some((answer) => LEARNED.includes(answer.life?.state))) {
         const versions = await api.versions({ limit: 50 }, signal);
         for (const answer of open) answer.published(versions);
       }
@@ -267,7 +268,7 @@ class Answer {
     this.life = life;
     this.settled = life.state === "dropped";
     this.fate.hidden = false;
-    if (life.state === "trained" && this.learnedBy) return;
+    if (LEARNED.includes(life.state) && this.learnedBy) return;
     const hints = life.judgement?.hints ?? [];
     const stamp = JSON.stringify([life.state, life.drop_reason, life.verdict, hints, life.why]);
     if (stamp === this.stamp) return;
@@ -281,16 +282,19 @@ class Answer {
   // The first version that was made by this turn's step or a later one, and that was not taken back.
   published(versions) {
     const { state, step } = this.life ?? {};
-    if (state !== "trained") return;
+    if (!LEARNED.includes(state)) return;
     const later = versions.filter((one) => one.step >= step && (one.rolled_back_to ?? null) === null && one.published_at > this.life.finished_at);
     const first = later.at(-1);
     if (!first) return;
     this.learnedBy = first.version;
-    this.settled = true;
+    this.settled = state === "trained";
+    const stamp = `${state} ${first.version}`;
+    if (stamp === this.stamp) return;
+    this.stamp = stamp;
     replace(this.fate,
-      h("div", { class: "turn-line" }, statePill("trained"), this.life.verdict === null ? null : verdict(this.life.verdict)),
+      h("div", { class: "turn-line" }, statePill(state), this.life.verdict === null ? null : verdict(this.life.verdict)),
       (this.life.judgement?.hints ?? []).map((hint) => h("p", { class: "hint" }, h("b", {}, "Hint: "), hint)),
-      h("p", {}, `Trained in step ${step} and published as version ${first.version}. `, h("b", {}, "Ask again"), " to see what it changed."));
+      h("p", {}, `Learned in step ${step} and published as version ${first.version}. `, h("b", {}, "Ask again"), " to see what it changed."));
   }
 
   async again() {
