@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
+# What a clawrl server does not find; any other 404 is another server's.
+_OURS = ("turn_not_found", "session_not_found", "version_not_kept")
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -70,13 +73,33 @@ class ApiClient:
     def status(self) -> dict[str, Any]:
         return self._object("GET", "/clawrl/status")
 
-    def turns(self, limit: int) -> list[dict[str, Any]]:
-        rows = self._call("GET", "/clawrl/turns", params={"limit": limit})
-        # Both a bare list and an envelope are lists of turns to us.
-        rows = rows.get("turns") if isinstance(rows, dict) else rows
-        if not isinstance(rows, list):
-            raise ApiProblem(f"{self.url}/clawrl/turns did not answer with a list of turns; is this a clawrl server?")
-        return rows
+    def turns(self, limit: int, **filters: Any) -> list[dict[str, Any]]:
+        return self._list("/clawrl/turns", {"limit": limit, **filters})
+
+    def turn(self, turn_id: str) -> dict[str, Any]:
+        return self._object("GET", f"/clawrl/turns/{quote(turn_id, safe='')}")
+
+    def export_page(self, limit: int, before: int | None, **filters: Any) -> dict[str, Any]:
+        asked = {"limit": limit, "before": before, **filters}
+        return self._object("GET", "/clawrl/export", params=_given(asked))
+
+    def sessions(self, limit: int, before: int | None = None) -> list[dict[str, Any]]:
+        return self._list("/clawrl/sessions", {"limit": limit, "before": before})
+
+    def session(self, session: str, limit: int) -> dict[str, Any]:
+        return self._object("GET", f"/clawrl/sessions/{quote(session)}", params={"limit": limit})
+
+    def end_session(self, session: str) -> dict[str, Any]:
+        return self._object("POST", f"/clawrl/sessions/{quote(session)}/done")
+
+    def versions(self, limit: int, before: int | None = None) -> list[dict[str, Any]]:
+        return self._list("/clawrl/versions", {"limit": limit, "before": before})
+
+    def rollback(self, version: int) -> dict[str, Any]:
+        return self._object("POST", "/clawrl/rollback", json={"version": version})
+
+    def publish(self) -> dict[str, Any]:
+        return self._object("POST", "/clawrl/publish", json={})
 
     def pause(self, reason: str) -> dict[str, Any]:
         return self._object("POST", "/clawrl/pause", json={"reason": reason})
@@ -92,6 +115,12 @@ class ApiClient:
         if not models:
             raise ApiProblem(f"{self.url} serves no model; ask `clawrl status` what it is doing")
         return str(models[0]["id"])
+
+    def _list(self, path: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        rows = self._call("GET", path, params=_given(asked))
+        if not isinstance(rows, list):
+            raise ApiProblem(f"{self.url}{path} did not answer with a list; is this a clawrl server?")
+        return rows
 
     def _object(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         body = self._call(method, path, **kwargs)
@@ -114,6 +143,10 @@ class ApiClient:
         raise ApiProblem(_refusal(self.url + path, response))
 
 
+def _given(asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in asked.items() if value is not None}
+
+
 def unreachable(url: str) -> str:
     return f"no server answers at {url}; start one with `serve run deployments/laptop.yaml`, or name another with --url"
 
@@ -127,7 +160,7 @@ def _refusal(where: str, response: httpx.Response) -> str:
         return f"{where} wants a valid key; pass --api-key or set CLAWRL_API_KEY"
     body = _json_object(response) or {}
     detail = body.get("error", body)
-    if response.status_code == 404 and not (isinstance(detail, dict) and detail.get("code") == "turn_not_found"):
+    if response.status_code == 404 and not (isinstance(detail, dict) and detail.get("code") in _OURS):
         return f"{where} does not exist there; is this a clawrl server?"
     message = detail.get("message") if isinstance(detail, dict) else detail
     return f"{where} answered {response.status_code}: {message or response.text[:200] or 'no reason given'}"

@@ -21,10 +21,10 @@ import pytest
 import clawrl
 
 ROOT = Path(__file__).resolve().parent.parent
-EDGES = {"cli", "check", "calibrate", "client", "export", "status_view"}
+EDGES = {"cli", "check", "calibrate", "client", "export", "export_turns", "import_turns", "status_view"}
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
-    "console", "guards", "contracts", "sizing",
+    "console", "guards", "contracts", "sizing", "inspection",
 }  # fmt: skip
 MAY_IMPORT_RAY = re.compile(r"actors/.*|graph\.py")
 RAY_SCHEMA_ONLY = {"check/file.py": {"ray.serve.schema"}}
@@ -261,7 +261,7 @@ def test_everything_that_clawrl_imports_is_required(modules: list[Module]) -> No
     config = setup_cfg()
     known = {plain_name(line) for line in requirements(config["options"]["install_requires"])}
     # The picture is the demo's extra, fused kernels one for GPUs; SGLang brings an environment of its own.
-    known |= {"matplotlib", "sglang", "liger-kernel"}
+    known |= {"matplotlib", "pyarrow", "sglang", "liger-kernel"}
     imported = {name.split(".")[0] for module in modules for name in imports(module)}
     foreign = imported - sys.stdlib_module_names - {"clawrl"}
     assert {plain_name(names_differ.get(name, name)) for name in foreign} <= known

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clawrl.weights.manifest import build_manifest, cut_buckets, pack_bucket, unpack_bucket
-from clawrl.weights.snapshot import SnapshotError, prune, read_snapshot, write_snapshot
+from clawrl.weights.snapshot import SnapshotError, prune, put_back, read_snapshot, write_snapshot
 
 TENSORS = {
     "odd": torch.arange(7, dtype=torch.uint8),
@@ -91,3 +91,30 @@ def test_pruning_keeps_the_newest_and_the_spared(tmp_path: Path) -> None:
     prune(tmp_path, 2, spare=[folders[0]])
     assert not list(tmp_path.glob(".v*")), "what a crash left half-written goes, too"
     assert [folder.is_dir() for folder in folders] == [True, False, False, False, True, True]
+
+
+def test_a_snapshot_that_becomes_current_while_others_are_pruned_comes_back(tmp_path: Path) -> None:
+    folders = [write_snapshot(tmp_path, build_manifest(v, {}, bucket_bytes=8), {}) for v in range(5)]
+    seen: list[list[str]] = []
+
+    def in_use() -> list[Path]:
+        seen.append(sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("v")))
+        return [folders[1]]
+
+    prune(tmp_path, 2, spare=[folders[0]], in_use=in_use)
+    assert seen == [[folders[at].name for at in (0, 3, 4)]], "who looks meanwhile does not find what is to go"
+    assert sorted(tmp_path.iterdir()) == [folders[at] for at in (0, 1, 3, 4)]
+
+
+def test_snapshots_that_were_put_aside_by_somebody_who_died_are_found_again(tmp_path: Path) -> None:
+    folders = [write_snapshot(tmp_path, build_manifest(v, {}, bucket_bytes=8), {}) for v in range(3)]
+
+    def dies() -> list[Path]:
+        raise ConnectionError("the coordinator is away")
+
+    with pytest.raises(ConnectionError):
+        prune(tmp_path, 1, in_use=dies)
+    assert all(path.exists() for path in folders), "nothing is deleted before it is known what is in use"
+    folders[0].rename(tmp_path / f".aside-{folders[0].name}")
+    put_back(tmp_path)
+    assert [path for path in folders if path.exists()] == folders

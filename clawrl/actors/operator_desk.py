@@ -23,6 +23,7 @@ from clawrl.actors.judging_desk import JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk
 from clawrl.config import Deployment
 from clawrl.inspection.documents import session_document, step_document, turn_document, version_document
+from clawrl.inspection.exported import export_row
 from clawrl.inspection.life import life_document
 from clawrl.inspection.situation import Situation
 from clawrl.ledger.life import TurnLife
@@ -39,6 +40,7 @@ from clawrl.weights.transaction import Publishing
 
 Document = dict[str, Any]
 _PIECE = 250
+_EXPORT_PIECE = 50
 _VERSIONS_LOOKED_AT = 500
 _STEPS_LOOKED_AT = 500
 
@@ -77,6 +79,17 @@ class OperatorDesk:
             if before is None:
                 break
         return found
+
+    async def export(self, wanted: TurnFilter, before: int | None, limit: int) -> Document:
+        """Turns with texts and tokens, as rows of a data set; ``before`` is null when that was all."""
+        limit = min(limit, _EXPORT_PIECE)
+
+        def look(ledger: Ledger) -> Any:
+            page = ledger.find_turns(wanted, before, limit)
+            return page.before, [(row, ledger.texts_if_any(row.turn_id)) for row in page.rows]
+
+        again, rows = await self._db.run(look)
+        return {"rows": await asyncio.to_thread(lambda: [export_row(*row) for row in rows]), "before": again}
 
     async def turn(self, turn_id: TurnId) -> Document | Refused:
         life = await self._db.run(lambda ledger: ledger.life(turn_id))

@@ -28,6 +28,7 @@ _ANSWER_S = 10.0
 _PIECES_S = 5.0
 MOST_TURNS = 10_000
 MOST_ROWS = 1_000
+MOST_EXPORTED = 100
 
 
 class OperatorRoutes:
@@ -55,6 +56,13 @@ class OperatorRoutes:
         document = cast(JsonObject, await self._look("turn", turn_id))
         ids = [token["id"] for token in document["tokens"]]
         return with_pieces(document, await self._texts_of(ids) if ids else None)
+
+    @router.get("/clawrl/export")
+    async def export(self, request: Request) -> Any:
+        self._keys.operator(request.headers)
+        query = request.query_params
+        wanted, before = turn_filter(query), whole_number(query, "before")
+        return await self._look("export", wanted, before, page_size(query, usual=MOST_EXPORTED, most=MOST_EXPORTED))
 
     @router.get("/clawrl/sessions")
     async def sessions(self, request: Request) -> Any:

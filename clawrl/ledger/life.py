@@ -64,7 +64,7 @@ def life(db: Database, turn_id: TurnId) -> TurnLife | None:
     row = turn_row(db, found)
     return TurnLife(
         row=row,
-        text=_text(db, row),
+        text=texts_if_any(db, turn_id),
         transitions=tuple(moves.transitions(db, turn_id)),
         step=None if row.step is None else step_taken(db, row.step),
         lease_until=db.scalar(
@@ -75,8 +75,15 @@ def life(db: Database, turn_id: TurnId) -> TurnLife | None:
     )
 
 
-def texts(db: Database, turn_id: TurnId) -> TurnText | None:
-    """``None`` where there is no such turn, or no text of it."""
+def texts_if_any(db: Database, turn_id: TurnId) -> TurnText | None:
+    try:
+        return _texts(db, turn_id)
+    except Exception:
+        # Whatever a vault says that has lost the key: what became of the turn is told without its words.
+        return None
+
+
+def _texts(db: Database, turn_id: TurnId) -> TurnText | None:
     turn = turns.load(db, turn_id)
     if turn is None:
         return None
@@ -87,14 +94,6 @@ def texts(db: Database, turn_id: TurnId) -> TurnText | None:
         judgement=judgements.load(db, turn_id),
         targets=judgements.load_targets(db, turn_id),
     )
-
-
-def _text(db: Database, row: TurnRow) -> TurnText | None:
-    try:
-        return texts(db, row.turn_id)
-    except Exception:
-        # Whatever a vault says that has lost the key: what became of the turn is told without its words.
-        return None
 
 
 def _evidence(db: Database, turn_id: TurnId) -> Evidence | None:

@@ -23,9 +23,9 @@ class Reads:
         """All that is known of a turn."""
         return life.life(self._db, turn_id)
 
-    def texts(self, turn_id: TurnId) -> TurnText | None:
-        """The private part of a turn; raises what the vault raises."""
-        return life.texts(self._db, turn_id)
+    def texts_if_any(self, turn_id: TurnId) -> TurnText | None:
+        """The private part of a turn; ``None`` where that is gone."""
+        return life.texts_if_any(self._db, turn_id)
 
     def recent_sessions(self, before: int | None = None, limit: int = 100) -> Page[SessionRow]:
         return looking.recent_sessions(self._db, before, limit)

@@ -137,7 +137,12 @@ def prune(
     kept = {*folders[-keep:], *spare}
     kept |= {base for folder in kept if (base := base_of(folder)) is not None}
     aside = {folder: folder.rename(root / f"{_ASIDE}{folder.name}") for folder in folders if folder not in kept}
-    for folder in in_use() if aside else ():
+    try:
+        needed = in_use() if aside else ()
+    except BaseException:
+        put_back(root)
+        raise
+    for folder in needed:
         base = folder
         while base is not None and base in aside:
             aside.pop(base).rename(base)

@@ -162,6 +162,15 @@ def _looking() -> Json:
                 "turns", "Turns.", "Turn", refused, parameters=[_limit(10_000), _before(), *narrowed], many=True
             )
         },
+        "/clawrl/export": {
+            "get": _operation(
+                "export",
+                "Turns with texts and tokens. A page may be short; `before` is null when that was all.",
+                "Exported",
+                refused,
+                parameters=[_limit(100), _before(), *narrowed],
+            )
+        },
         "/clawrl/turns/{turn_id}": {
             "get": _operation("turn", "A turn's whole life.", "TurnLife", unknown, parameters=[turn_id])
         },

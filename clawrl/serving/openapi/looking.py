@@ -35,6 +35,9 @@ def schemas() -> dict[str, Json]:
             {"session": text(), "of": array(ref("Session"), "One for each owner."), "turns": array(ref("Turn"))},
             ("session", "of", "turns"),
         ),
+        "Exported": record(
+            {"rows": array(record({})), "before": maybe(integer("Goes on with the next page."))}, ("rows", "before")
+        ),
         "Version": _version(),
         "Step": _step(),
         "RolledBack": record(

@@ -1,0 +1,23 @@
+"""The `clawrl` command: talk to a server, look at it, steer it; check a file, a judge or a plug-in; run the demo.
+
+A thin edge: every command calls one thing and turns its failure into one line and exit code 1. Heavy
+imports (Ray for `check`, matplotlib for `demo`) happen inside the command that needs them. A file holds a group of
+commands; they all stand at the top, but for those under `turns` and `sessions`.
+"""
+
+import typer
+
+from clawrl.cli import checking, demonstrating, looking, moving, steering, talking, watching
+from clawrl.cli.shared import console, errors, fail
+
+__all__ = ["app", "console", "errors", "fail", "main"]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve a language model and train it online.")
+for group in (watching, steering, looking, checking, talking, moving, demonstrating):
+    app.add_typer(group.app)
+app.add_typer(looking.turns, name="turns", help="What became of each turn, and why.")
+app.add_typer(looking.sessions, name="sessions", help="Conversations.")
+
+
+def main() -> None:
+    app()

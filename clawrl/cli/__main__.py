@@ -1,0 +1,5 @@
+"""`python -m clawrl.cli`."""
+
+from clawrl.cli import main
+
+main()

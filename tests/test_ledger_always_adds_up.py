@@ -1,0 +1,199 @@
+"""The counts add up at every moment, also while everything is running: schedules that nobody thought of, and a reader.
+
+The schedule (serve, judge, give feedback, train, checkpoint, roll back, pause, expire, prune, crash) is drawn by
+hypothesis, which looks for the shortest one that breaks something. The reader has a connection of its own and looks all
+the time, between any two commits: whatever it sees adds up, to the turns that were served until then.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clawrl.ledger import Ledger, VersionRefused
+from clawrl.ledger.config import LedgerConfig
+from clawrl.ledger.staleness import REWOUND_AT
+from tests.test_ledger_walk import World
+
+WEIGHTS = {
+    "talk": 12,
+    "record_again": 2,
+    "judge": 8,
+    "give_feedback": 3,
+    "pause_or_resume": 2,
+    "borrow": 6,
+    "take_step": 6,
+    "drop_one": 1,
+    "roll_back": 2,
+    "rewind": 2,
+    "tidy": 3,
+    "idle_for_long": 1,
+    "restart_trainer": 1,
+    "crash": 1,
+    "reopen": 1,
+}
+OPERATIONS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
+
+
+class Watch:
+    """A reader beside the writer. ``served`` is a list of how many turns may have been recorded: (least, most)."""
+
+    def __init__(self, file: Path) -> None:
+        self._ledger = Ledger(file, LedgerConfig())
+        self._least = self._most = 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self.seen = 0
+        self.problems: list[str] = []
+
+    def begin(self, recorded: int) -> None:
+        self._least = self._most = recorded
+        self._thread.start()
+
+    def may_grow(self, most: int) -> None:
+        self._most = most
+
+    def has(self, least: int) -> None:
+        self._least = least
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join(20.0)
+        self._ledger.close()
+
+    def _look(self) -> None:
+        while not self._ending.is_set():
+            least = self._least
+            counts = self._ledger.counts()
+            most = self._most
+            self.seen += 1
+            if not counts.adds_up or not least <= counts.recorded <= most:
+                self.problems.append(f"{counts} with {least} to {most} turns served")
+                return
+            self._ending.wait(0.002)
+
+
+class WatchedWorld(World):
+    """The world of the walk, with an operator who rolls back, and a reader who never stops looking."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.watch: Watch | None = None
+        self.watches = 0
+        super().__init__(path, seed)
+        self.look_at(path / "0")
+
+    def look_at(self, folder: Path) -> None:
+        self.watch = Watch(folder / "ledger.db")
+        self.watch.begin(self.ledger.counts().recorded)
+
+    def look_away(self) -> None:
+        if self.watch is not None:
+            self.watch.close()
+            assert self.watch.problems == []
+            self.watches += self.watch.seen
+            self.watch = None
+
+    def do(self, operation: str) -> None:
+        moved = operation in ("crash", "reopen")
+        if moved:
+            self.look_away()
+        elif self.watch is not None:
+            # No operation records more than one turn.
+            self.watch.may_grow(self.ledger.counts().recorded + 1)
+        getattr(self, operation)()
+        if moved:
+            self.look_at(self.path / str(self.crashes))
+        elif self.watch is not None:
+            recorded = self.ledger.counts().recorded
+            self.watch.has(recorded)
+            self.watch.may_grow(recorded)
+            assert self.watch.problems == []
+
+    def roll_back(self) -> None:
+        """To any version there is, or was, or never will be."""
+        number = self.random.randrange(self.version + 2)
+        before = self.ledger.current_version()
+        try:
+            again = self.ledger.roll_back(number)
+        except VersionRefused:
+            assert self.ledger.version(number) is None or before is None
+            return
+        assert before is not None and again.version >= before.version
+        assert again.snapshot == self.ledger.version(number).snapshot  # type: ignore[union-attr]
+        self.version, self.made_by[again.version] = again.version, again.step
+        self.made_by[again.version + 1] = again.step
+
+    def rewind(self) -> None:
+        """The trainer goes back to what was rolled back to, as its next order says."""
+        newest = self.ledger.newest_rollback()
+        if newest is not None and REWOUND_AT not in newest.stats:
+            self.ledger.annotate_version(newest.version, {**newest.stats, REWOUND_AT: self.step})
+            self.made_by[newest.version] = self.step
+
+    def idle_for_long(self) -> None:
+        self.clock.now += 100.0
+        self.ledger.sweep(self.clock.now)
+
+
+def live(schedule: list[str], seed: int) -> WatchedWorld:
+    with tempfile.TemporaryDirectory() as folder:
+        world = WatchedWorld(Path(folder), seed)
+        try:
+            for operation in schedule:
+                world.do(operation)
+                assert world.ledger.counts().adds_up
+        finally:
+            try:
+                world.look_away()
+            finally:
+                world.ledger.close()
+        return world
+
+
+schedules = st.lists(st.sampled_from(OPERATIONS), min_size=20, max_size=150)
+bounded = {"suppress_health_check": list(HealthCheck), "deadline": None, "database": None}
+
+
+@settings(max_examples=12, derandomize=True, **bounded)  # type: ignore[arg-type]
+@given(schedule=schedules, seed=st.integers(0, 2**16))
+def test_in_every_snapshot_of_any_schedule_the_counts_add_up_to_what_was_served(schedule: list[str], seed: int) -> None:
+    live(schedule, seed)
+
+
+@pytest.mark.nightly
+@settings(max_examples=400, **bounded)  # type: ignore[arg-type]
+@given(schedule=st.lists(st.sampled_from(OPERATIONS), min_size=50, max_size=600), seed=st.integers(0, 2**32))
+def test_in_every_snapshot_of_many_long_schedules_the_counts_add_up(schedule: list[str], seed: int) -> None:
+    live(schedule, seed)
+
+
+def test_one_long_life_goes_through_all_of_it_and_is_looked_at_often() -> None:
+    names = random.Random(5).choices(list(WEIGHTS), list(WEIGHTS.values()), k=500)
+    world = live(names, 5)
+    assert set(names) == set(WEIGHTS)
+    assert world.watches > 50 and world.crashes > 2 and world.runs > 3
+
+
+def _miscounts(ledger: Ledger) -> None:
+    with ledger.transaction():
+        ledger._db.execute("UPDATE counters SET value = value + 1 WHERE name = 'recorded'")
+
+
+@pytest.mark.parametrize("harm", [_miscounts])
+def test_the_reader_notices_counts_that_do_not_add_up(tmp_path: Path, harm: Callable[[Ledger], None]) -> None:
+    world = WatchedWorld(tmp_path, 1)
+    world.do("talk")
+    harm(world.ledger)
+    with pytest.raises(AssertionError):
+        for _ in range(3):
+            world.do("talk")
+            threading.Event().wait(0.05)
+        world.look_away()
+    world.ledger.close()
