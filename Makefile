@@ -46,16 +46,16 @@ install: $(VENV)/.installed ## clawrl and what it needs, into .venv
 demo: $(VENV)/.installed-demo $(if $(filter sglang,$(ENGINE)),$(SGLANG_CPU)/.installed) ## simulated users talk to the graph; shows what it learned
 	$(BIN)/clawrl demo --deployment $(DEMO_FILE) $(DEMO_ARGS)
 
-# Two at once: fetching SGLang's environment takes minutes.
+# Three at once: fetching SGLang's environment takes minutes.
 test: ## lint, types and the whole test suite but the nightly part
-	@$(MAKE) --no-print-directory -j2 .before-tests
+	@$(MAKE) --no-print-directory -j3 .before-tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not nightly"
 	$(BIN)/python -m pytest -m "alone and not nightly"
 
 .PHONY: .before-tests
-.before-tests: lint $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed)
+.before-tests: lint .chromium $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed)
 
-test-nightly: $(VENV)/.installed-test $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## the tests that take minutes
+test-nightly: $(VENV)/.installed-test .chromium $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## the tests that take minutes
 	$(BIN)/python -m pytest -m nightly
 
 test-agents: $(VENV)/.installed-test ## OpenClaw, Codex and Claude Code, fetched by npm (over a gigabyte); part of test-nightly
@@ -132,7 +132,7 @@ docs-serve: $(VENV)/.installed-docs ## the same at http://127.0.0.1:8001, anew w
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
 clean: ## remove caches and the demo's output; .venv and bench-output stay
-	rm -rf demo-output site build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf demo-output test-artefacts site build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find clawrl tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that a step is done for these versions; a second `make` then does nothing.
@@ -150,6 +150,19 @@ $(VENV)/.made:
 		apt-get update -qq && apt-get install -y -qq python3-venv; \
 	else \
 		echo "The module venv is missing. Install it first: sudo apt-get install python3-venv" >&2; exit 1; \
+	fi
+
+# The console's tests drive a real browser, and without one they are skipped. After python3-venv: apt-get works for one at
+# a time. Where it cannot be had the other tests run all the same.
+.PHONY: .chromium
+.chromium: | $(VENV)/.made
+	@if [ -n "$$CLAWRL_CHROMIUM" ] || { command -v chromium || command -v google-chrome; } >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Chromium is missing; installing Debian's with apt-get for the console's tests."; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 chromium \
+			fonts-dejavu-core >/dev/null || echo "Chromium could not be installed; the console's tests are skipped." >&2; \
+	else \
+		echo "Chromium is missing; the console's tests are skipped. To have them: sudo apt-get install chromium" >&2; \
 	fi
 
 # First and alone: whatever asks for torch later finds this one and pulls in no other build.

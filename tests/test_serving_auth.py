@@ -145,3 +145,33 @@ def test_who_asks_too_often_is_told_when_to_come_again() -> None:
 def test_keys_that_let_in_the_wrong_people_are_refused_at_start(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ring(**fields)
+
+
+CONSOLE = {"api_key": "secret", "console": {"key": "env:ANN"}, "users": [{"name": "bob", "key": "bob-key"}]}
+
+
+def test_the_consoles_key_operates_and_talks_as_an_owner_of_its_own() -> None:
+    keys = ring(**CONSOLE)
+    console, operator = keys.operator(bearer("ann-key")), keys.operator(bearer("secret"))
+    assert console.operator and console.owner not in (operator.owner, keys.identify(bearer("bob-key")).owner)
+    assert keys.admitted(bearer("ann-key")) == console
+
+
+def test_with_a_new_key_the_console_still_owns_what_was_said_from_it() -> None:
+    renewed = ring(**{**CONSOLE, "console": {"key": "another"}})
+    assert renewed.identify(bearer("another")) == ring(**CONSOLE).identify(bearer("ann-key"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"console": {"key": "k"}}, "console.key is set but the operator has no key"),
+        ({"api_key": "k", "console": {"key": "k"}}, "console.key is the operator's"),
+        ({"api_key": "k", "console": {"key": "env:NONE"}}, "console.key is 'env:NONE'"),
+        ({"api_key": "k", "console": {"key": "c"}, "users": [{"name": "a", "key": "c"}]}, "somebody else's"),
+        ({"api_key": "k", "console": {"key": "c", "enabled": False}}, "enable the console"),
+    ],
+)
+def test_a_console_key_that_opens_nothing_or_too_much_is_refused_at_the_start(fields: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ring(**fields)

@@ -24,12 +24,15 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
+from clawrl.actors.console_routes import ConsoleRoutes
+from clawrl.actors.console_routes import router as console_router
 from clawrl.actors.generation import GenerationTask, Refused, another_turn, tasks_for
 from clawrl.actors.http_errors import install_error_handlers
 from clawrl.actors.operator_routes import OperatorRoutes, router
 from clawrl.actors.probing import PROBE_TIMEOUT_S, answers
 from clawrl.actors.ray_metrics import current_sink, sink_of
 from clawrl.config import Deployment
+from clawrl.console.files import ConsoleFiles
 from clawrl.engine.errors import EngineError
 from clawrl.messages import NOTHING_SAID, FinishReason, Turn
 from clawrl.metrics.http import RequestMeter
@@ -50,6 +53,7 @@ api = FastAPI(title="clawrl", docs_url=None, redoc_url=None, openapi_url=None)
 install_error_handlers(api)
 api.add_middleware(RequestMeter, sink=current_sink)
 api.include_router(router)
+api.include_router(console_router)
 _ARRIVE_TIMEOUT_S = 60.0
 # Twelve seconds of pauses in all: Serve sends requests to a replica with a dead engine until its third failed check.
 _TRIES, _FIRST_PAUSE_S = 6, 0.4
@@ -58,12 +62,13 @@ _TRIES, _FIRST_PAUSE_S = 6, 0.4
 # Decorated here and not in the graph: Serve rewrites the signatures of the methods and copies them, with the names
 # that they use, at this moment. So what they use stands above.
 @serve.ingress(api)
-class Ingress(OperatorRoutes):
+class Ingress(OperatorRoutes, ConsoleRoutes):
     def __init__(self, deployment: Deployment, rollout: DeploymentHandle, judge: DeploymentHandle) -> None:
         self._config = deployment.serving
         sink_of(deployment.metrics)
         self._keys = KeyRing(self._config, os.environ)
         redact_logs_by(deployment.privacy.redaction)
+        self._console = ConsoleFiles(self._config.console.enabled)
         self._rollout = rollout
         self._judge = judge
         self._coordinator = Coordinator(deployment.name)

@@ -2,9 +2,10 @@
 
 With no key configured everybody is the owner ``local`` and may do everything (the API binds to 127.0.0.1). The key
 ``api_key`` is the operator's; every entry of ``users`` is a person's, who may talk and give feedback and nothing else.
-A key comes as a bearer token or in ``x-api-key``; some clients send both, of which one may be of another service, so
-that either is enough. All keys are compared in constant time. An
-owner id is a short hash of the key, or of the user's name, so that neither is stored or logged.
+The console may have a key of its own, which operates too and talks as an owner of its own. A key comes as a bearer
+token or in ``x-api-key``; some clients send both, of which one may be of another service, so that either is enough.
+All keys are compared in constant time. An owner id is a short hash of the key, or of the user's name, so that neither
+is stored or logged.
 """
 
 from __future__ import annotations
@@ -69,6 +70,15 @@ class KeyRing:
             )
         elif config.users:
             raise ValueError("users have keys but the operator has none; set api_key, or anybody could operate")
+        elif config.console.key is not None:
+            raise ValueError("console.key is set but the operator has no key; set api_key, or anybody could operate")
+        console = resolve_key(config.console.key, environ, "console.key")
+        if console is not None:
+            if console == operator:
+                raise ValueError("console.key is the operator's; leave it out to open the console with api_key")
+            # Not of the key: with a new one the console still owns what was said from it.
+            identity = Identity(owner=_short_hash("console", "console"), operator=True)
+            self._keys.append((console.encode(), identity))
         for number, user in enumerate(config.users):
             key = resolve_key(user.key, environ, f"users[{number}].key")
             assert key is not None

@@ -39,6 +39,21 @@ class UserConfig(StrictConfig):
     train: bool = Field(True, description="whether anything of theirs may be learned from")
 
 
+class ConsoleConfig(StrictConfig):
+    """The web page at ``/console``. Without a ``key`` the operator's opens it; one of its own can be changed apart."""
+
+    enabled: bool = Field(True, description="serve the web page at /console")
+    key: str | None = Field(
+        None, description="a key for the console alone, literal or env:NAME; it may operate, and talks as its own owner"
+    )
+
+    @model_validator(mode="after")
+    def _a_key_opens_something(self) -> Self:
+        if self.key is not None and not self.enabled:
+            raise ValueError("key is set but enabled is false; remove the key, or enable the console")
+        return self
+
+
 class ServingConfig(StrictConfig):
     served_name: str = Field(description="the model id that clients use")
     api_key: str | None = Field(
@@ -48,6 +63,7 @@ class ServingConfig(StrictConfig):
     train: bool = Field(
         True, description="whether what comes with the operator's key, or with none, may be learned from"
     )
+    console: ConsoleConfig = Field(ConsoleConfig(), description="the web page for whoever runs this")
     default_turn_type: Literal["main", "side"] = Field(
         "main", description="of requests that do not say: main turns train, side turns never do"
     )
