@@ -76,8 +76,7 @@ class KeyRing:
         if console is not None:
             if console == operator:
                 raise ValueError("console.key is the operator's; leave it out to open the console with api_key")
-            # Not of the key: with a new one the console still owns what was said from it.
-            identity = Identity(owner=_short_hash("console", "console"), operator=True)
+            identity = Identity(owner=_owner_of_console(), operator=True, may_train=config.train)
             self._keys.append((console.encode(), identity))
         for number, user in enumerate(config.users):
             key = resolve_key(user.key, environ, f"users[{number}].key")
@@ -147,7 +146,13 @@ def owners_of(config: ServingConfig, environ: Mapping[str, str] = os.environ) ->
     except ValueError:
         operator = None
     owner = LOCAL_OWNER if operator is None else _owner_of_key(operator)
-    return [owner, *(owner_of_user(user.name) for user in config.users)]
+    console = [] if config.console.key is None else [_owner_of_console()]
+    return [owner, *console, *(owner_of_user(user.name) for user in config.users)]
+
+
+def _owner_of_console() -> str:
+    """Not of its key: with a new one the console still owns what was said from it."""
+    return _short_hash("console", "console")
 
 
 def _owner_of_key(key: str) -> str:

@@ -61,7 +61,8 @@ class ServingConfig(StrictConfig):
     )
     users: tuple[UserConfig, ...] = Field((), description="people with keys of their own, who may talk but not operate")
     train: bool = Field(
-        True, description="whether what comes with the operator's key, or with none, may be learned from"
+        True,
+        description="whether what comes with the operator's key, the console's, or with none, may be learned from",
     )
     console: ConsoleConfig = Field(ConsoleConfig(), description="the web page for whoever runs this")
     default_turn_type: Literal["main", "side"] = Field(
