@@ -187,8 +187,8 @@ def _texts(value: Any) -> Iterator[str]:
             for part in (value.history, value.new_messages, value.sent or (), value.inputs):
                 yield from _texts(part)
         case Turn():
-            for part in (value.arrival, value.response_text, value.answer, value.sampling):
-                yield from _texts(part)
+            for said in (value.arrival, value.response_text, value.answer, value.sampling):
+                yield from _texts(said)
         case Feedback():
             yield from _texts(value.comment)
         case Judgement():
