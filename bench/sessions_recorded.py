@@ -13,7 +13,7 @@ continues has no answer here and counts with its prompt alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,18 @@ from bench.sessions_shared import Seen
 from clawrl.messages import Arrival, FinishReason, Message, SamplingParams, Turn, TurnId, TurnKind, VersionSpan
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.dialects import chat, messages, responses
+from clawrl.serving.dialects.base import Asked
 from clawrl.serving.errors import ApiError
 from clawrl.serving.prompts import PromptBuilder
 from clawrl.serving.sessions import make_arrival, reply_hash
 from clawrl.serving.sessions.canonical import conversation_hash
 from clawrl.serving.template import ChatRenderer
 
-_READ = {"/v1/chat/completions": chat.read, "/v1/responses": responses.read, "/v1/messages": messages.read}
+_READ: Mapping[str, Callable[..., Asked]] = {
+    "/v1/chat/completions": chat.read,
+    "/v1/responses": responses.read,
+    "/v1/messages": messages.read,
+}
 _ENDLESS = 10**9
 
 

@@ -13,7 +13,8 @@ import pytest
 from bench.sessions import read_ledger, report, told
 from bench.sessions_recorded import read_recordings
 from bench.sessions_shared import Seen, batches, by_session, measure, partings
-from clawrl.messages import TurnId
+from clawrl.messages import Arrival, TurnId
+from clawrl.serving.prompts import Prompt, PromptBuilder
 from tests.clients.tokens import byte_tokenizer
 from tests.ledger_kit import ask, open_ledger, reply, serve, user
 from tests.wire import FOLDER
@@ -84,12 +85,23 @@ def test_a_remark_that_a_client_moves_to_the_end_of_each_request_is_a_parting(tm
     assert measure(turns, len(turns[1].ids)).computed == found.tokens, "no room for the little that is twice"
 
 
-def test_reasoning_that_the_template_drops_is_not_taken_for_a_rewritten_history(tmp_path: Path) -> None:
+def test_a_prompt_goes_on_from_the_ids_of_the_turn_before_though_the_template_drops_its_reasoning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reused: list[int] = []
+    build = PromptBuilder.build
+
+    def watched(self: PromptBuilder, arrival: Arrival) -> Prompt:
+        prompt = build(self, arrival)
+        reused.append(prompt.reused)
+        return prompt
+
+    monkeypatch.setattr(PromptBuilder, "build", watched)
     thinking = [*SESSION[:4], said("assistant", "At ten past ten.", reasoning_content="High water."), *SESSION[5:6]]
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = str(tokenizer.chat_template).replace("m.reasoning_content", "none")
-    folder = record(tmp_path, SESSION[:4], thinking)
-    assert partings(read_recordings(folder, tokenizer).turns) == []
+    first, second = read_recordings(record(tmp_path, SESSION[:4], thinking), tokenizer).turns
+    assert reused == [0, len(first.ids)] and partings([first, second]) == []
 
 
 def test_every_dialect_is_read_and_what_is_no_main_request_is_named(tmp_path: Path) -> None:
