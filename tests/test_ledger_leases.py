@@ -155,7 +155,7 @@ def test_an_applied_step_is_written_down_once_with_its_reward_and_figures(ledger
     assert ledger.applied(lease.lease_id, "run", {"loss": 99.0}), "repeated: still true, nothing changes"
     (step,) = ledger.steps()
     assert (step.step, step.state, step.turns, step.reward_mean) == (1, StepState.APPLIED, 2, 1.0)
-    assert step.stats == {"loss": 0.25}
+    assert step.stats == {"loss": 0.25, "accepted_share": 1.0}
     assert ledger.turns(state=TurnState.APPLIED)[0].step == 1
 
 

@@ -306,12 +306,15 @@ def test_a_version_that_is_unknown_or_pruned_is_refused_with_those_that_are_kept
         import shutil
 
         shutil.rmtree(kept_version(2, tmp_path).snapshot)
+        manifest = WeightManifest(version=4, kind=WeightKind.FULL, tensors=(), buckets=(), digest="d")
+        meeting = await coordinator.begin_publish("run", manifest, 4, "/snapshots/4", "127.0.0.1", 1)
         for number in (2, 99):
             error = await refused(coordinator, "roll_back", number)
             assert (error.status, error.code) == (404, "version_not_kept")
             assert f"Version {number}" in error.message and "Kept are: 0, 1, 3" in error.message
         current = await coordinator.current_version()
         assert current is not None and current.version == 3, "a refusal changes nothing"
+        assert (await coordinator.finish_publish(meeting.name)).version == 4, "nor does it disturb a publish"
         await coordinator.close()
 
     run(test)

@@ -138,12 +138,11 @@ class OperatorDesk:
     # -- changing -----------------------------------------------------------------------------------
 
     async def roll_back(self, number: int) -> Document | Refused:
-        await self._publishing.abort_open(f"an operator rolls back to version {number}")
         try:
             again = await self._db.run(lambda ledger: rollback.to_version(ledger, number))
         except VersionRefused:
             return Refused(error=errors.version_not_kept(number, await self._kept()))
-        # One that slipped in between would be refused at its decision, but would hold up the replicas until then.
+        # A publish that is not decided is too late now, and would be refused; until then it would hold up the replicas.
         await self._publishing.abort_open(f"version {again.version} was rolled back to")
         self._wake()
         return {
