@@ -184,11 +184,9 @@ def _texts(value: Any) -> Iterator[str]:
             yield from filter(None, value.stop)
             yield from _json_texts(value.json_schema)
         case Arrival():
-            for part in (value.history, value.new_messages, value.sent or (), value.inputs):
-                yield from _texts(part)
+            yield from _texts((value.history, value.new_messages, value.sent or (), value.inputs))
         case Turn():
-            for said in (value.arrival, value.response_text, value.answer, value.sampling):
-                yield from _texts(said)
+            yield from _texts((value.arrival, value.response_text, value.answer, value.sampling))
         case Feedback():
             yield from _texts(value.comment)
         case Judgement():
