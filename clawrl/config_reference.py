@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from clawrl.config import Deployment
 
@@ -33,6 +32,7 @@ _UNITS = {
     "_hours": "hours",
 }
 _NAMES: dict[Any, str] = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null"}
+_REQUIRED: Any = object()
 _LIMITS = (("gt", "> {:g}"), ("ge", "≥ {:g}"), ("lt", "< {:g}"), ("le", "≤ {:g}"))
 
 
@@ -114,11 +114,13 @@ def _key(path: str, field: FieldInfo, default: Any) -> Key:
 def _default(field: FieldInfo, values: BaseModel | None, name: str) -> Any:
     if values is not None:
         return getattr(values, name)
+    if field.is_required():
+        return _REQUIRED
     return field.get_default(call_default_factory=True)
 
 
 def _written(value: Any) -> str:
-    if value is PydanticUndefined:
+    if value is _REQUIRED:
         return "required"
     if isinstance(value, BaseModel):
         return ""
