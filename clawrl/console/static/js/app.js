@@ -193,7 +193,7 @@ function drawBanners() {
     found.push({ kind: "bad", title: `Frozen by the guard: ${String(alarm.name).replaceAll("_", " ")}`, text: alarm.reason,
       actions: [["Resume", toggle], ...(good !== null && good !== status.version ? [[`Roll back to ${good}`, () => rollBack(ctx, good)]] : []), ["Look at the health", () => (location.hash = "#/overview")]] });
   } else if (status.paused) {
-    found.push({ kind: "warn", title: "Learning is paused", text: `${status.pause_reason || "No reason was given."} Answers are still served and recorded; nothing is lent to the trainer.`, actions: [["Resume", toggle]] });
+    found.push({ kind: "warn", title: "Learning is paused", text: `${sentence(status.pause_reason || "No reason was given")} Answers are still served and recorded; nothing is lent to the trainer.`, actions: [["Resume", toggle]] });
   }
   if (status.turns?.adds_up === false) found.push({ kind: "bad", title: "The counts do not add up", text: "Please report this with the ledger.", actions: [] });
   if (status.unrecorded) found.push({ kind: "warn", title: `${status.unrecorded} answers could not be recorded`, text: "They were served, and will not be trained.", actions: [] });
@@ -205,6 +205,8 @@ function drawBanners() {
   }
   if (trouble) setText(frame.banners.querySelector(".count"), found[0].count);
 }
+
+const sentence = (text) => (/[.!?]$/.test(text.trim()) ? text.trim() : `${text.trim()}.`);
 
 function banner({ kind, title, text, count, actions }) {
   const buttons = actions.map(([name, act]) => h("button", { class: "small", type: "button", onclick: act }, name));
