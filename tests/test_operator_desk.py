@@ -19,8 +19,8 @@ from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, FinishReason, Lease, Message, TurnState, VersionSpan, WeightKind, WeightManifest
 from clawrl.weights import members as weights
 from clawrl.weights.transaction import PublishFailed
-from tests.office import Office, talk, turn, until
-from tests.operator_kit import HELLO, hints, kept_version, one, run
+from tests.office import Office, talk, turn
+from tests.operator_kit import HELLO, hints, kept_version, one, run, until
 from tests.test_coordinator_guards import ALARMS, SOUND, serve_version
 
 ALL = TurnFilter()

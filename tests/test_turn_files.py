@@ -24,8 +24,9 @@ from clawrl.messages import ToolCall, Turn, TurnState
 from clawrl.serving import errors
 from tests.ledger_kit import open_ledger, queue, say, user
 from tests.live import MODEL, free_port, tiny_deployment
-from tests.office import talk, until
+from tests.office import talk
 from tests.operator_house import House, house
+from tests.operator_kit import until
 
 pytestmark = pytest.mark.timeout(120)
 
