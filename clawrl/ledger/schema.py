@@ -269,6 +269,7 @@ CREATE TABLE IF NOT EXISTS trained_on (
     n INTEGER NOT NULL,
     PRIMARY KEY (who, step)
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS trained_on_by_step ON trained_on (step);
 CREATE INDEX IF NOT EXISTS arrivals_by_session ON arrivals (owner, session, noted_at);
 CREATE INDEX IF NOT EXISTS evidence_by_source ON evidence (from_turn);
 CREATE INDEX IF NOT EXISTS turns_queued_oldest ON turns (oldest_version, started_at, seq) WHERE state = 'queued';
