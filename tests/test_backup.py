@@ -28,8 +28,6 @@ from clawrl.weights.snapshot import snapshot_name, write_snapshot
 from tests.ledger_kit import ask, serve, user
 from tests.live import tiny_deployment
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @dataclasses.dataclass(frozen=True)
 class Lived:

@@ -47,8 +47,6 @@ from tests.fake_server import FakeState, fake_server
 from tests.ingress_kit import Coordinator, Ingress, Replicas
 from tests.test_ingress import says
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def where(command: Command) -> str:
     return command.where
