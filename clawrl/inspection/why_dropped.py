@@ -187,7 +187,7 @@ def _stale(case: Case) -> Why:
 
 
 def _malformed(case: Case) -> Why:
-    problem = short(case.situation.problem)
+    problem = f": {short(case.situation.problem)}" if case.situation.problem else ""
     return Why(
         sentence=ended(
             f"The method {method_of(case)} could not make a sample of it{f': {problem}' if problem else ''}"
