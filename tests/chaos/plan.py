@@ -34,8 +34,8 @@ STOPS_TRAINING = frozenset({Kind.DRIVER, Kind.RANK, Kind.SLEEPING_RANK, Kind.NOD
 TAKES_A_REPLICA = frozenset({Kind.REPLICA, Kind.MID_BROADCAST, Kind.NODE})
 # What is done while a rank sleeps, which takes about as long as the others wait for it.
 _COMPANY = (Kind.REPLICA, Kind.COORDINATOR, Kind.JUDGE, Kind.REPLICA, Kind.COORDINATOR)
-_AT_ONCE_SHARE = 0.15
-_LONGEST_REST_S = 2.0
+_AT_ONCE_SHARE = 0.3
+_LONGEST_REST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
