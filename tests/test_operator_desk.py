@@ -49,7 +49,9 @@ async def with_versions(coordinator: Coordinator, folder: Path, newest: int) -> 
 
 def test_a_turns_life_has_its_words_its_tokens_its_judgement_and_its_way(tmp_path: Path) -> None:
     async def test() -> None:
-        coordinator = Office(tmp_path, trainer__method={"name": "combine", "baseline": "none"}).open(judge=hints)
+        coordinator = Office(
+            tmp_path, trainer__method={"name": "combine", "baseline": "none"}, judge__hints={"source": "quoting"}
+        ).open(judge=hints)
         await talk(coordinator, 2)
         await until(coordinator, lambda s: s["turns"]["by_state"].get("queued") == 1)
         life = await look(coordinator, "turn", "s-0")

@@ -47,7 +47,7 @@ async def talked(home: House) -> None:
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    return [json.loads(line) for line in file.read_text().splitlines() if line]
 
 
 def loaded(file: Path, cache: Path) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ _STEPS_LOOKED_AT = 500
 
 
 class OperatorDesk:
-    """``trainer`` is what is known of the trainer; ``wake`` has it look for its next order at once."""
+    """``wake`` has the trainer look for its next order at once."""
 
     def __init__(
         self,

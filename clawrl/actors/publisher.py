@@ -100,12 +100,12 @@ class Publisher:
         return [Path(folder) for folder in self._ask("snapshots_in_use")]
 
     def _rest(self, seconds: float) -> None:
-        """An operator may end it; where the coordinator is what failed, what is left of it is slept through."""
-        until = time.monotonic() + seconds
+        """An operator may end it. Where the coordinator is what failed, it is slept through, and takes no longer."""
+        began = time.monotonic()
         try:
-            self._ask("rest", seconds, more_s=seconds)
+            self._ask("rest", seconds)
         except Exception:
-            time.sleep(max(0.0, until - time.monotonic()))
+            time.sleep(max(0.0, seconds - (time.monotonic() - began)))
 
     def _open_sender(self, kind: WeightKind) -> Sender:
         settings = self._settings

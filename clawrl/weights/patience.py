@@ -12,9 +12,9 @@ from clawrl.weights.config import PublishConfig
 LONGEST_S = 300.0
 """Of a call that must not be lost, where nothing else limits it."""
 LONGEST_REST_S = 60.0
-CALLS = 7
-"""Of the coordinator in one publish: its number, what must stay on disk (twice), begin, finish, and where that failed
-abort and rest."""
+CALLS = 6
+"""Of the coordinator in one publish: its number, what must stay on disk (before others are put aside, and before they
+are deleted), begin, finish, and abort where that failed."""
 WAITS = CALLS + 1
 """With the rest itself."""
 
