@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from clawrl.privacy.redactor import Redactor, finders_of
 from tests.ledger_kit import Talk, ask, serve
 
 SECRET = "the harbour master drinks at the Blue Anchor"
+_PACKED = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
 IDS = (71123, 48211, 90017, 33391, 60013)
 PRIVATE_RULES = {"redaction": {"builtin": ["token", "private_key", "email", "credit_card", "iban", "phone"]}}
 
@@ -49,13 +51,21 @@ def id_forms(ids: Sequence[int]) -> dict[str, bytes]:
 
 
 def found_in(folder: Path, text: str, ids: Sequence[int] = ()) -> list[str]:
-    """Which file holds which form of the text or of the ids."""
-    forms = text_forms(text) | (id_forms(ids) if ids else {})
+    """Which file holds which form of the text or of the ids, as it is or packed as base64, twice at most."""
+    texts = {f"text as {name}": form for name, form in text_forms(text).items()}
+    tokens = {f"ids as {name}": form for name, form in id_forms(ids).items()} if ids else {}
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        content = path.read_bytes()
-        found += [f"{path.relative_to(folder)}: {name}" for name, form in forms.items() if form in content]
+        for layer in _layers(path.read_bytes(), 2):
+            found += [f"{path.relative_to(folder)}: {name}" for name, form in (texts | tokens).items() if form in layer]
     return found
+
+
+def _layers(content: bytes, depth: int) -> Iterator[bytes]:
+    yield content
+    if depth:
+        for packed in _PACKED.findall(content):
+            yield from _layers(base64.b64decode(packed.rstrip(b"=")[: len(packed.rstrip(b"=")) // 4 * 4]), depth - 1)
 
 
 def opened(

@@ -74,7 +74,7 @@ def test_a_turn_with_nothing_to_hide_is_kept_as_it_is(tmp_path: Path) -> None:
     ledger = opened(tmp_path / "state", **PLAIN)
     ledger.record(said("t", user("hello"), "fine"))
     assert ledger.turns()[0].state is TurnState.AWAITING_NEXT
-    assert "state/ledger.sqlite-wal: int32" in found_in(tmp_path, "hello", IDS), "the search can find something"
+    assert "state/ledger.sqlite-wal: ids as int32" in found_in(tmp_path, "hello", IDS), "the search can find something"
 
 
 def test_what_gave_a_secret_away_need_not_stand_beside_it_again(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_nothing_that_was_said_is_in_the_bytes_and_all_of_it_can_be_read(tmp_pat
 def test_the_search_finds_all_of_it_where_nothing_is_sealed(tmp_path: Path) -> None:
     ledger = opened(tmp_path / "state", encrypt=False)
     live(ledger)
-    assert {line.split(": ")[1] for line in found_in(tmp_path, SECRET, IDS)} >= {"utf-8", "int32"}
+    assert {line.split(": ")[1] for line in found_in(tmp_path, SECRET, IDS)} >= {"text as utf-8", "ids as int32"}
 
 
 def test_every_column_that_holds_text_is_sealed_and_no_other_one_holds_any(tmp_path: Path) -> None:
