@@ -116,6 +116,7 @@ def test_metrics_say_what_the_batch_was(folder: Path) -> None:
         "tokens",
         "forward_tokens",
         "saved_tokens",
+        "method_baseline",
     }
     assert metrics["tokens"] == 8 + 15 + 1 + 9
     assert metrics["response_length_mean"] == pytest.approx((8 + 15 + 2 + 5 + 9) / 5)

@@ -125,16 +125,6 @@ def step_row(row: sqlite3.Row) -> StepRow:
     )
 
 
-def run_row(db: Database) -> RunRow | None:
-    run = db.one("SELECT run_id, restored_step FROM runs ORDER BY id DESC LIMIT 1")
-    if run is None:
-        return None
-    stats = db.scalar("SELECT stats FROM steps WHERE run_id = ? ORDER BY step DESC LIMIT 1", run["run_id"])
-    return RunRow(
-        run_id=run["run_id"], restored_step=run["restored_step"], stats=None if stats is None else unpack_stats(stats)
-    )
-
-
 def turn_row(db: Database, row: sqlite3.Row) -> TurnRow:
     opinion = None if row["opinion"] is None else db.codec.unpack_json(row["owner"], row["opinion"])
     return TurnRow(

@@ -17,8 +17,8 @@ _WANDB = "https://api.wandb.ai"
 class WandbConfig(StrictConfig):
     """One run of Weights & Biases a deployment, which goes on after a restart."""
 
-    project: str = Field(min_length=1)
-    entity: str | None = None
+    project: str = Field(min_length=1, description="which the run belongs to")
+    entity: str | None = Field(None, description="user or team of the project; null is the key's own")
     name: str | None = Field(None, description="of the run; default: the deployment's name")
     mode: Literal["online", "offline"] = Field(
         "online", description="offline: files in the state folder, for `wandb sync`"
@@ -28,7 +28,7 @@ class WandbConfig(StrictConfig):
 class MetricsConfig(StrictConfig):
     """``enabled`` is about Prometheus, by way of Ray; ``tensorboard`` and ``wandb`` do not depend on it."""
 
-    enabled: bool = True
+    enabled: bool = Field(True, description="count and measure, for Prometheus by way of Ray")
     flush_s: float = Field(1.0, gt=0.0, le=10.0, description="how often a process hands what it counted to Ray")
     ledger_s: float = Field(
         5.0, gt=0.0, le=10.0, description="how often the ledger is looked at; a level stands for fifteen seconds"
@@ -36,7 +36,7 @@ class MetricsConfig(StrictConfig):
     tensorboard: str | None = Field(
         None, min_length=1, description="folder of the event files; a relative one is below the state folder"
     )
-    wandb: WandbConfig | None = None
+    wandb: WandbConfig | None = Field(None, description="log training to Weights & Biases; null does not")
 
     @property
     def tracks(self) -> bool:

@@ -20,7 +20,7 @@ class RuleConfig(StrictConfig):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,40}$", description="stands in the text's place, in capitals")
     pattern: str = Field(min_length=1, description="a regular expression of Python's re")
-    ignore_case: bool = False
+    ignore_case: bool = Field(False, description="capitals and small letters are the same")
 
     @field_validator("pattern")
     @classmethod
@@ -38,9 +38,9 @@ class PresidioConfig(StrictConfig):
     """Microsoft Presidio, of the extra ``privacy``. Without a ``model`` only its patterns and checksums are used."""
 
     entities: tuple[str, ...] = Field((), description="such as PHONE_NUMBER, US_SSN; empty: all that it knows")
-    language: str = Field("en", pattern=r"^[a-z]{2}$")
+    language: str = Field("en", pattern=r"^[a-z]{2}$", description="of what people write, two letters")
     model: str | None = Field(None, description="an installed spaCy pipeline, for names of people and places")
-    min_score: float = Field(0.5, ge=0.0, le=1.0)
+    min_score: float = Field(0.5, ge=0.0, le=1.0, description="what it is less sure of stays")
 
 
 class RedactionConfig(StrictConfig):
@@ -49,8 +49,8 @@ class RedactionConfig(StrictConfig):
     builtin: tuple[BuiltinRule, ...] = Field(
         ("token", "private_key"), description="keys and tokens of well-known services and private keys, unless named"
     )
-    rules: tuple[RuleConfig, ...] = ()
-    presidio: PresidioConfig | None = None
+    rules: tuple[RuleConfig, ...] = Field((), description="rules of the operator's own")
+    presidio: PresidioConfig | None = Field(None, description="have Presidio look, too; null does not")
 
     @model_validator(mode="after")
     def _one_rule_a_name(self) -> Self:
@@ -80,7 +80,7 @@ class PrivacyConfig(StrictConfig):
     retention_days: float | None = Field(
         None, gt=0.0, description="text and ids of turns finished longer ago are deleted; null keeps them"
     )
-    redaction: RedactionConfig = RedactionConfig()
+    redaction: RedactionConfig = Field(RedactionConfig(), description="what never reaches the disk")
 
     def keys_path(self, state: Path) -> Path:
         """Never inside the state folder, so that a backup of that alone cannot be read."""
