@@ -83,6 +83,50 @@ ACCOUNTS = (
         here=Here.PARSED,
         tests=("test_backup.py::test_a_deployment_that_writes_all_the_time_is_copied_at_one_moment_and_goes_on",),
     ),
+    Account(
+        pattern=f"{_CLAWRL} turns (list|show|why) .*",
+        here=Here.PARSED,
+        tests=("test_cli_operating.py::test_turns_are_listed_narrowed_shown_and_explained",),
+    ),
+    Account(
+        pattern=f"{_CLAWRL} (sessions (list|show)|versions)( .*)?",
+        here=Here.PARSED,
+        tests=("test_cli_operating.py::test_sessions_and_versions_are_shown",),
+    ),
+    Account(
+        pattern=f"{_CLAWRL} (rollback|publish)( .*)?",
+        here=Here.PARSED,
+        tests=("test_cli_operating.py::test_rollback_waits_until_every_replica_serves_and_publish_says_what_there_is",),
+    ),
+    Account(
+        pattern=f"{_CLAWRL} export-turns .*",
+        here=Here.PARSED,
+        tests=(
+            "test_turn_files.py::test_an_export_of_a_server_is_loaded_by_datasets_from_both_forms",
+            "test_turn_files.py::test_the_ledger_of_a_stopped_deployment_is_exported_and_that_of_a_running_one_is_not",
+        ),
+    ),
+    Account(
+        pattern=f"{_CLAWRL} import-turns .*",
+        here=Here.PARSED,
+        tests=("test_turn_files.py::test_an_export_is_replayed_session_by_session",),
+    ),
+    Account(
+        pattern=f"{_CLAWRL} forget .*",
+        here=Here.PARSED,
+        tests=(
+            "test_privacy_coordinator.py::test_the_command_forgets_in_a_stopped_deployment",
+            "test_nightly_privacy.py::test_text_and_ids_are_nowhere_on_disk_and_a_forgotten_user_is_gone_for_good",
+        ),
+    ),
+    Account(
+        pattern=r"prometheus --config\.file=deployments/observability/prometheus\.yml",
+        here=Here.NOT,
+        tests=(
+            "test_nightly_prometheus.py"
+            "::test_every_query_of_the_dashboard_is_answered_by_a_prometheus_that_scrapes_a_graph_that_learns",
+        ),
+    ),
     Account(pattern=r"curl .*", here=Here.CURL),
     Account(pattern=r"make .*", here=Here.MAKE),
     Account(pattern=_ENV + r"serve run deployments/cluster/autoscaled\.yaml", here=Here.SERVE, tests=_FAKE),
@@ -156,6 +200,8 @@ MAKE = {
     "sglang-cpu": "CI: `make test` needs it where the CPU has AVX-512",
     "bench-ingress": "not run: it fetches LiteLLM's proxy, and its figures want two quiet cores",
     "bench-publish": _BENCH + "test_the_quick_publish_bench_measures_every_way_beside_the_naive_one_and_leaves_nothing",
+    "bench-metrics": "not run by itself: it starts two graphs for minutes; its counting is test_metrics_bench.py's",
+    "bench-sessions": "test_sessions_bench.py::test_a_ledger_shows_its_turns_and_the_batches_that_were_trained",
     "bench-train": _BENCH + "test_the_quick_training_bench_shows_that_both_take_the_same_step_and_leaves_nothing",
     "bench-learning": _BENCH + "test_the_quick_bench_compares_learning_with_not_learning",
     "bench-collapse": _BENCH

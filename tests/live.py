@@ -222,8 +222,7 @@ class Live:
         return "\n".join(line for line in lines if "Error" in line or "ERROR" in line)[-6000:]
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of this deployment, found by its private Ray folder or as a descendant."""
-        assert self.process is not None
+        """Every process of this deployment, found by its private Ray folder."""
         return family(self.folder)
 
     def status(self) -> dict[str, Any]:

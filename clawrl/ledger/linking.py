@@ -141,9 +141,17 @@ def _parents(db: Database, arrival: Arrival) -> tuple[sqlite3.Row | None, sqlite
     newest = db.one(f"{whole} ORDER BY {alike} DESC, seq DESC LIMIT 1", *values, arrival.prefix_hash, arrival.segment)
     if newest is not None or arrival.session is None or arrival.answer_hash is None:
         return None, newest
-    answer = f"{select} AND answer_hash = ?"
-    awaiting = db.one(f"{answer} {waits} ORDER BY seq DESC LIMIT 1", *values, arrival.answer_hash, since)
-    return awaiting, awaiting or db.one(f"{answer} ORDER BY seq DESC LIMIT 1", *values, arrival.answer_hash)
+    # Named, since SQLite would rather take the one for sessions, which knows nothing of answers.
+    by_answer = f"{select} AND answer_hash = ?".replace("FROM turns", "FROM turns INDEXED BY {}", 1)
+    awaiting = db.one(
+        f"{by_answer.format('turns_awaiting_session')} {waits} ORDER BY seq DESC LIMIT 1",
+        *values,
+        arrival.answer_hash,
+        since,
+    )
+    return awaiting, awaiting or db.one(
+        f"{by_answer.format('turns_by_answer')} ORDER BY seq DESC LIMIT 1", *values, arrival.answer_hash
+    )
 
 
 def _earlier(db: Database, arrival: Arrival) -> sqlite3.Row | None:
