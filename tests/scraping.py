@@ -30,7 +30,11 @@ def scrape(live: Live) -> dict[str, list[tuple[dict[str, str], float]]]:
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for group in json.loads(discovery_file(live).read_text()):
         for target in group["targets"]:
-            text = httpx.get(f"http://{target}/metrics", timeout=20).text
+            try:
+                text = httpx.get(f"http://{target}/metrics", timeout=20).text
+            except httpx.ConnectError:
+                # Ray's autoscaler has one port for all clusters of a machine, and goes with the first of them.
+                continue
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     if sample.name.startswith("ray_clawrl_"):
