@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 
 from clawrl.models import ModelConfig
@@ -43,6 +44,8 @@ def table(model: str = MODEL, tp_size: int = TP, contexts: Sequence[int] = CONTE
     lines = [f"| {model}, GiB on each of {tp_size} GPUs | {' | '.join(titles)} |", "|---" * (len(columns) + 1) + "|"]
     found = [training_bytes(shape, setting) for setting in settings]
     lines += [_line(name, [f"{part(one) / _GIB:.1f}" for one in found]) for name, part in _PARTS.items()]
+    with_entropy = [training_bytes(shape, replace(setting, entropy=True)).logits for setting in settings]
+    lines.append(_line("(logits, in blocks, with `entropy_coef`)", [f"{one / _GIB:.1f}" for one in with_entropy]))
     lines.append(_line("TFLOP for the sample, all GPUs", [f"{_flops(shape, one) / 1e12:.0f}" for one in settings]))
     return "\n".join(lines)
 

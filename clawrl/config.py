@@ -33,6 +33,7 @@ from clawrl.strict import StrictConfig
 from clawrl.training.config import TrainingConfig
 from clawrl.training.schedule import smallest_batch
 from clawrl.weights.config import PublishConfig
+from clawrl.weights.patience import why_too_impatient
 
 _QUESTION_TOKENS = 256
 """The least that a judge's question takes by itself; how much it is for a tokenizer is known when the judge starts."""
@@ -200,12 +201,13 @@ class Deployment(StrictConfig):
         if why and self.publish.adapters == "alone":
             found.append(f"publish.adapters: alone, but {why}; set merged")
         training = self.trainer.training
-        if training.world_size > 1 and training.collective_timeout_s <= self.publish.whole_s:
-            found.append(
-                f"trainer.training.collective_timeout_s: {training.collective_timeout_s:g}, but a publish may take "
-                f"{self.publish.whole_s:g} s while the other ranks wait (publish.prepare_timeout_s, "
-                "transfer_timeout_s, go_back_timeout_s and commit_timeout_s); raise the one or lower the others"
-            )
+        impatient = why_too_impatient(
+            self.publish,
+            collective_timeout_s=training.collective_timeout_s,
+            world=training.world_size,
+            least_patience_s=training.poll_s,
+        )
+        found += [] if impatient is None else [impatient]
         try:
             KeyRing(self.serving, os.environ)
         except ValueError as error:

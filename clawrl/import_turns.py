@@ -114,8 +114,9 @@ class Progress:
 
     def note(self, played: Played) -> None:
         entry = {"number": played.conversation.number, "digest": played.conversation.digest, "session": played.session}
+        # A new line first: the last one may be half of one.
         with self._lock, self._file.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write("\n" + json.dumps(entry) + "\n")
 
 
 class Pacer:

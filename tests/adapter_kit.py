@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from clawrl.messages import AdapterShape, Addition, WeightManifest
 from clawrl.weights.adapters import expected_adapters, merge
+from clawrl.weights.fetch import Library, Reader
 from clawrl.weights.manifest import build_manifest, dtype_of, spec_of
-from clawrl.weights.snapshot import write_snapshot
+from clawrl.weights.snapshot import base_of, write_snapshot
 from tests.engine_tools import weights_of
 from tests.sglang_kit import cold_model
 
@@ -53,3 +55,9 @@ class Base:
 
     def merged(self, adapters: Tensors) -> torch.nn.Module:
         return cold_model(self.folder, merge(self.tensors, adapters, SHAPE))
+
+
+def library_in(folder: Path) -> Library:
+    """Of a replica that sees the snapshots' folder, and has one of its own below ``folder``."""
+    reader = cast(Reader, None)
+    return Library(reader, folder / "copies", "replica", base_of=base_of)

@@ -27,6 +27,15 @@ ALONE = (
 """Files of tests that run whole graphs, engines or servers and mind the time: not beside other tests."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file whose tests are all of the other kind is not even imported, which takes longer than some of them."""
+    wanted: str = config.option.markexpr
+    if not collection_path.name.startswith("test_") or "alone" not in wanted:
+        return None
+    is_alone = collection_path.name.startswith(ALONE)
+    return True if is_alone == wanted.startswith("not alone") else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name.startswith(ALONE):

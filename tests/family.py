@@ -17,3 +17,11 @@ def family(folder: Path) -> list[psutil.Process]:
         if environ.get(MARK) == str(folder) and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Empty once it is gone: a process that was just found may have ended since."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []

@@ -21,7 +21,7 @@ import yaml
 
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
-from tests.family import family
+from tests.family import command_line, family
 from tests.tiny_judge import labels_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -188,7 +188,7 @@ class Live:
 
     def pids(self, title: str) -> list[int]:
         """Processes of one role, by the title that Ray gives them."""
-        return [p.pid for p in self.processes() if any(title in part for part in p.cmdline())]
+        return [p.pid for p in self.processes() if any(title in part for part in command_line(p))]
 
     def ready(self) -> bool:
         try:

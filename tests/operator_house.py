@@ -90,6 +90,8 @@ class House:
         self._up.set()
         await serving
         await self.coordinator.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
 
     async def _answer(self, task: GenerationTask) -> AsyncIterator[Piece | Refused]:
         if self.refusals:

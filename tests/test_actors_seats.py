@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -124,3 +125,33 @@ def test_the_watch_frees_what_is_the_trainers_and_nothing_else(monkeypatch: pyte
     watch = SeatWatch(2, SEAT | {"GPU": 0.0}, 60.0)
     assert watch.free(0.0) == (1, 0) and freed == [b"a"]
     assert watch.free(61.0) == (1, 1) and freed[1:] == [b"a", b"s"]
+
+
+def test_the_driver_repeats_that_training_failed_until_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    three = threading.Event()
+
+    class Line:
+        def ask_now(self, method: str, *arguments: Any, timeout_s: float) -> None:
+            if method == "trainer_state":
+                said.append(arguments[0])
+                if len(said) == 3:
+                    three.set()
+                if len(said) == 2:
+                    raise RuntimeError("the coordinator is away")
+
+    def fails() -> None:
+        raise ValueError("no disk")
+
+    monkeypatch.setattr(trainer_driver, "_REPEAT_S", 0.01)
+    monkeypatch.setattr(trainer_driver, "Coordinator", lambda name: Line())
+    monkeypatch.setattr(trainer_driver.TrainerDriver, "_watch_seats", lambda self: None)
+    monkeypatch.setattr(trainer_driver.TrainerDriver, "_trainer", lambda self: SimpleNamespace(fit=fails))
+    laptop = read_deployment(Path(__file__).resolve().parent.parent / "deployments" / "laptop.yaml")
+    driver = trainer_driver.TrainerDriver(laptop)
+    try:
+        assert three.wait(20.0) and set(said) == {"failed: ValueError: no disk"}
+    finally:
+        driver._stopping.set()
+        driver._thread.join(20.0)
+    assert said[-1] == "stopped"

@@ -335,3 +335,25 @@ def test_a_replica_that_stays_below_the_floor_leaves_the_request_to_another(may_
         assert engine.asked == [] and recorder.answered == recorder.unawaited == [], "the turn is the other one's"
 
     asyncio.run(run())
+
+
+def test_requests_that_are_held_for_a_newer_version_are_waiting_requests_and_no_more_than_are_allowed() -> None:
+    async def test() -> None:
+        engine, recorder = Engine(version=3), Recorder()
+        answering = _answering(engine, recorder, waiting=1, max_waiting_requests=4)
+        burst = [asyncio.create_task(_all(answering, replace(_task(), floor=4))) for _ in range(20)]
+        while sum(one.done() for one in burst) < 17:
+            await asyncio.sleep(0.01)
+        assert answering.held == 3 and engine.asked == []
+        refused = [_refusal(one.result()) for one in burst if one.done()]
+        assert {(error.status, error.code) for error in refused} == {(429, "rate_limit_exceeded")}
+        assert all("Retry-After" in error.headers for error in refused)
+        leaves = next(one for one in burst if not one.done())
+        leaves.cancel()
+        await asyncio.wait([leaves])
+        assert answering.held == 2, "whoever goes away makes room"
+        engine.version = 4
+        answered = [items for one in burst if one is not leaves and not isinstance((items := await one)[0], Refused)]
+        assert len(answered) == len(engine.asked) == 2 and answering.held == 0
+
+    _run(test)

@@ -10,7 +10,7 @@ import pytest
 
 from clawrl.ledger.views import StepRow, StepState, Transition
 from clawrl.messages import DropReason, PolicyVersion, TurnId, TurnState
-from clawrl.training.lineage import UNTRAINED, follow
+from clawrl.training.weights_lineage import UNTRAINED, follow
 from tests.chaos.audit import audit, cause_of
 from tests.chaos.history import History, Trained, TurnFacts
 from tests.chaos.notes import DeathNote, Outcome, RequestNote

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from clawrl.actors.journal_desk import JournalDesk
 from clawrl.ledger import ForeignCheckpoint
-from clawrl.messages import Lease, LedgerPosition
+from clawrl.messages import Lease, LedgerPosition, Turn
 from tests.office import Office, talk, until
 
 
@@ -62,3 +63,41 @@ def test_the_status_shows_a_checkpoint_that_failed_until_the_next_one_is_there(t
         await coordinator.close()
 
     asyncio.run(run())
+
+
+def test_a_coordinator_that_was_restarted_shows_the_run_as_it_is_and_does_not_make_up_its_state(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path).open()
+        assert (await coordinator.status())["trainer"]["state"] == "starting"
+        await talk(coordinator, 3)
+        await until(coordinator, lambda s: s["turns"]["by_state"].get("queued") == 2)
+        await coordinator.restored("one", 4)
+        lease = await coordinator.lease("one", 5, 1.0)
+        assert isinstance(lease, Lease)
+        await coordinator.confirm(lease.lease_id, "one")
+        await coordinator.applied(lease.lease_id, "one", {"loss": 0.25})
+        before = (await coordinator.status())["trainer"]
+        assert (before["state"], before["step"], before["last_metrics"]["loss"]) == ("running", 4, 0.25)
+        await coordinator.close()
+        coordinator = Office(tmp_path).open()
+        trainer = (await coordinator.status())["trainer"]
+        assert trainer == before | {"state": "not heard of since the coordinator restarted"}
+        assert await coordinator.lease("one", 6, 0.01) is None
+        assert (await coordinator.status())["trainer"] == before, "the run asks for work every few seconds"
+        await coordinator.trainer_state("failed: no disk")
+        assert (await coordinator.status())["trainer"]["state"] == "failed: no disk"
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_losses_of_replicas_that_are_gone_are_added_up_and_not_kept_one_by_one(tmp_path: Path) -> None:
+    async def nothing(turn: Turn) -> None:
+        raise AssertionError
+
+    desk = JournalDesk(tmp_path, nothing)
+    for number in range(5_000):
+        desk.note(f"fine-{number}", {"unrecorded": 0})
+        desk.note(f"unlucky-{number}", {"unrecorded": 1})
+        desk.note("living", {"unrecorded": 1 + number})
+    assert desk.figures([])["unrecorded"] == 10_000 and len(desk._lost) == 1_000

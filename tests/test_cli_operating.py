@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clawrl import cli
+from clawrl.messages import Message
 from clawrl.weights import members as weights
-from tests.office import talk, until
+from tests.office import talk, turn
 from tests.operator_house import House, house
-from tests.operator_kit import kept_version, one
+from tests.operator_kit import kept_version, one, until
 from tests.test_operator_desk import with_versions
 
 pytestmark = pytest.mark.timeout(90)
@@ -67,6 +69,12 @@ def test_turns_are_listed_narrowed_shown_and_explained(home: House) -> None:
 
     assert "dropped (empty): Its 4 tokens hold no word" in said("turns", "why", "greedy")
     assert shown("turns", "why", "greedy")["why"]["remedy"].startswith("If many are empty")
+
+
+def test_half_a_character_that_a_model_wrote_is_shown_and_not_an_error(home: House) -> None:
+    half = replace(turn("half", [Message(role="user", content="hello")], "hm"), response_text="broken \ud83d")
+    home.do(home.coordinator.record(half))
+    assert shown("turns", "show", "half")["response_text"] == "broken \ud83d"
 
 
 def test_sessions_and_versions_are_shown(home: House) -> None:

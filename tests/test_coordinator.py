@@ -52,7 +52,7 @@ def test_a_turn_goes_from_its_record_to_trained_and_every_count_follows(tmp_path
         assert await coordinator.checkpointed("run", 1)
         status = await coordinator.status()
         assert _states(status) == {"trained": 2, "awaiting_next": 1} and status["turns"]["adds_up"]
-        assert status["trainer"]["last_metrics"] == {"loss": 0.5}
+        assert status["trainer"]["last_metrics"]["loss"] == 0.5
         await coordinator.close()
 
     asyncio.run(run())

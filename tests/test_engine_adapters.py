@@ -18,7 +18,7 @@ from clawrl.engine.transformers import TransformersEngine
 from clawrl.messages import AdapterShape, PolicyVersion, WeightKind
 from clawrl.weights.manifest import as_bytes, pack_bucket
 from clawrl.weights.sources import OnDisk
-from tests.adapter_kit import SHAPE, Base, Tensors, random_adapters
+from tests.adapter_kit import SHAPE, Base, Tensors, library_in, random_adapters
 from tests.engine_tools import TINY, cold_model_logps, generate, never_ending, publish, request, running_engine
 from tests.engine_tools import collect as collected
 
@@ -137,7 +137,7 @@ def test_an_addition_to_another_base_brings_it_along_or_is_refused_by_the_name_o
                 await engine.receive(OnDisk(folder=str(snapshot)))
             hidden.rename(other.snapshot)
             version = PolicyVersion(version=9, step=1, snapshot=str(snapshot), digest="", published_at=0.0)
-            await catch_up(engine, version)
+            await catch_up(engine, version, library_in(tmp_path))
             answer = await generate(engine, PROMPT, max_tokens=20)
             assert engine.version == 9
             np.testing.assert_allclose(answer.logps, cold_model_logps(other.merged(adapters), answer), atol=1e-4)
@@ -187,12 +187,24 @@ def test_an_engine_without_adapters_catches_up_with_them_merged_in(tiny_folder: 
         base = Base(tiny_folder, tmp_path)
         adapters = random_adapters(base.tensors, 1)
         _, snapshot = base.version_of(3, adapters)
+        library, room = library_in(tmp_path), tmp_path / "copies" / "replica"
+        beside = sorted(path.name for path in snapshot.parent.iterdir() if path.name.startswith("v"))
+
+        def version(number: int) -> PolicyVersion:
+            return PolicyVersion(version=number, step=1, snapshot=str(snapshot), digest="", published_at=0.0)
+
         async with running_engine(tiny_folder) as engine:
-            await catch_up(
-                engine, PolicyVersion(version=3, step=1, snapshot=str(snapshot), digest="", published_at=0.0)
-            )
+            await catch_up(engine, version(3), library)
             answer = await generate(engine, PROMPT, max_tokens=20)
             assert engine.version == 3
             np.testing.assert_allclose(answer.logps, cold_model_logps(base.merged(adapters), answer), atol=1e-4)
+            for number in (4, 5, 6):
+                await catch_up(engine, version(number), library)
+            # What serves and what served before it; engines that load in place may have to go back.
+            assert sorted(path.name[:7] for path in room.glob("v*")) == ["v000005", "v000006"]
+        found = sorted(path.name for path in snapshot.parent.iterdir() if path.name.startswith("v"))
+        assert found == beside, "the snapshots' folder is the trainer's"
+        await library.close()
+        assert not room.exists()
 
     asyncio.run(run())

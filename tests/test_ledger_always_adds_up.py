@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from clawrl.ledger import Ledger, VersionRefused
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.staleness import REWOUND_AT
+from clawrl.messages import PolicyVersion
 from tests.test_ledger_walk import World
 
 WEIGHTS = {
@@ -85,7 +86,7 @@ class WatchedWorld(World):
 
     def __init__(self, path: Path, seed: int) -> None:
         self.watch: Watch | None = None
-        self.watches = 0
+        self.watches = self.rolled_back = 0
         super().__init__(path, seed)
         self.look_at(path / "0")
 
@@ -116,6 +117,15 @@ class WatchedWorld(World):
             self.watch.may_grow(recorded)
             assert self.watch.problems == []
 
+    def publish(self) -> None:
+        """As in the walk, but no two versions have the same weights: else there is nothing to go back to."""
+        number = self.ledger.next_version()
+        made = PolicyVersion(
+            version=number, step=self.step, snapshot=f"s{number}", digest=f"d{number}", published_at=self.clock.now
+        )
+        self.ledger.commit_version(made)
+        self.version, self.made_by[number], self.made_by[number + 1] = number, self.step, self.step
+
     def roll_back(self) -> None:
         """To any version there is, or was, or never will be."""
         number = self.random.randrange(self.version + 2)
@@ -126,6 +136,7 @@ class WatchedWorld(World):
             assert self.ledger.version(number) is None or before is None
             return
         assert before is not None and again.version >= before.version
+        self.rolled_back += again.version > before.version
         assert again.snapshot == self.ledger.version(number).snapshot  # type: ignore[union-attr]
         self.version, self.made_by[again.version] = again.version, again.step
         self.made_by[again.version + 1] = again.step
@@ -178,7 +189,7 @@ def test_one_long_life_goes_through_all_of_it_and_is_looked_at_often() -> None:
     names = random.Random(5).choices(list(WEIGHTS), list(WEIGHTS.values()), k=500)
     world = live(names, 5)
     assert set(names) == set(WEIGHTS)
-    assert world.watches > 50 and world.crashes > 2 and world.runs > 3
+    assert world.watches > 50 and world.crashes > 2 and world.runs > 3 and world.rolled_back > 2
 
 
 def _miscounts(ledger: Ledger) -> None:

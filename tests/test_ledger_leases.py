@@ -8,7 +8,21 @@ import pytest
 
 from clawrl.ledger import FencedRun, Ledger, StepState, StepTaken
 from clawrl.messages import DropReason, TurnId, TurnState
-from tests.ledger_kit import Clock, ask, ids, open_ledger, queue, reply, serve, take_step, to_judging, user, verdict
+from tests.ledger_kit import (
+    Clock,
+    ask,
+    ids,
+    judge,
+    open_ledger,
+    opinion,
+    queue,
+    reply,
+    serve,
+    take_step,
+    to_judging,
+    user,
+    verdict,
+)
 
 A = TurnId("a")
 
@@ -141,7 +155,7 @@ def test_an_applied_step_is_written_down_once_with_its_reward_and_figures(ledger
     assert ledger.applied(lease.lease_id, "run", {"loss": 99.0}), "repeated: still true, nothing changes"
     (step,) = ledger.steps()
     assert (step.step, step.state, step.turns, step.reward_mean) == (1, StepState.APPLIED, 2, 1.0)
-    assert step.stats == {"loss": 0.25}
+    assert step.stats == {"loss": 0.25, "accepted_share": 1.0}
     assert ledger.turns(state=TurnState.APPLIED)[0].step == 1
 
 
@@ -311,3 +325,36 @@ def test_an_answer_that_waited_long_enough_takes_its_younger_siblings_along(tmp_
 def test_a_turn_without_a_group_has_no_siblings(ledger: Ledger) -> None:
     queue(ledger, "a", "b", "c")
     assert ids(ledger.lease("run", 1, 2, now=0.0, timeout_s=9.0)) == ["a", "b"]
+
+
+def test_what_comes_back_to_the_queue_waits_on_from_when_it_was_first_ready(tmp_path: Path) -> None:
+    """A timer's round takes what was ready when it began; a crash must not put that off to the next one."""
+    clock = Clock()
+    ledger = open_ledger(tmp_path, clock)
+    ledger.restored("run", 0)
+    queue(ledger, "a", "b", "c")
+    clock.now = 2_000.0
+    assert ids(ledger.lease("run", 1, 1, now=clock.now, timeout_s=60.0)) == ["a"]
+    clock.now = 3_000.0
+    assert ledger.lease("run", 1, 3, now=clock.now, timeout_s=60.0) is not None, "the first lease had expired"
+    assert ledger.queued(1_500.0) == 0
+    ledger.restored("heir", 0)
+    assert ledger.queued(1_500.0) == 3
+    take_step(ledger, "heir", 1, 2)
+    ledger.restored("heir of the heir", 0)
+    assert ledger.queued(1_500.0) == 3, "a step that was undone counts no more than a lease"
+    moments = [move.at for move in ledger.transitions(TurnId("a")) if move.target is TurnState.QUEUED]
+    assert len(moments) == 4 and moments[0] < 1_500.0 < moments[1], "what really happened when is in the log"
+
+
+def test_a_turn_that_was_judged_again_waits_from_then_on(tmp_path: Path) -> None:
+    clock = Clock()
+    ledger = open_ledger(tmp_path, clock)
+    ledger.restored("run", 0)
+    queue(ledger, "a")
+    clock.now = 2_000.0
+    ledger.feedback(opinion("a", 1.0, at=2_000.0))
+    assert judge(ledger, "a")
+    assert ledger.lease("run", 1, 1, now=clock.now, timeout_s=60.0) is not None
+    ledger.restored("heir", 0)
+    assert (ledger.queued(1_500.0), ledger.queued(2_500.0)) == (0, 1)

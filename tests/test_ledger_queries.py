@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from clawrl.ledger import Ledger
-from clawrl.messages import PolicyVersion, Vitals
+from clawrl.ledger.looking import TurnFilter
+from clawrl.messages import DropReason, PolicyVersion, TurnId, TurnState, Vitals
 from tests.ledger_kit import ask, judge, open_ledger, opinion, queue, reply, say, serve, taught, user, verdict
 
 HI = user("hi")
@@ -78,7 +79,29 @@ def look(ledger: Ledger) -> None:
     ledger.steps(5)
 
 
-@pytest.mark.parametrize("operation", [arrive, record, settle, teach, train, wait, look])
+def operate(ledger: Ledger) -> None:
+    """What an operator asks for, by every filter; a page is looked at, of however long a history."""
+    for wanted in (
+        TurnFilter(),
+        TurnFilter(state=TurnState.QUEUED),
+        TurnFilter(state=TurnState.DROPPED),
+        TurnFilter(reason=DropReason.GREEDY),
+        TurnFilter(session="s", owner="local"),
+        TurnFilter(version=1),
+        TurnFilter(step=1),
+    ):
+        ledger.find_turns(wanted)
+    assert [row.session for row in ledger.recent_sessions().rows][:1] == ["s-q3"]
+    assert len(ledger.sessions_named("s")) == 1
+    for name in ("named", "q1"):
+        assert ledger.life(TurnId(name)) is not None
+    ledger.version_rows(5)
+    ledger.step_page(5)
+    ledger.step_taken(1)
+    ledger.checkpointed_step()
+
+
+@pytest.mark.parametrize("operation", [arrive, record, settle, teach, train, wait, look, operate])
 def test_every_statement_finds_its_rows_through_an_index(tmp_path: Path, operation: Callable[[Ledger], None]) -> None:
     ledger = open_ledger(tmp_path)
     ledger.restored("run", 0)

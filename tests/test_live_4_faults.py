@@ -37,7 +37,7 @@ def _driver(live: Live) -> int:
 @pytest.mark.parametrize(
     ("victim", "may_fail"),
     [
-        pytest.param(_coordinator, False, id="coordinator"),
+        pytest.param(_coordinator, False, id="coordinator", marks=pytest.mark.nightly),
         pytest.param(_judge, False, id="judge", marks=pytest.mark.nightly),
         pytest.param(_trainer, False, id="trainer worker", marks=pytest.mark.nightly),
         pytest.param(_driver, False, id="trainer driver", marks=pytest.mark.nightly),

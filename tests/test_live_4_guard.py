@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 
 from tests.live import AUTH, Live
@@ -43,3 +45,34 @@ def test_an_alarm_freezes_learning_rolls_back_every_replica_and_the_trainer(live
     with Traffic(live, users=4) as traffic:
         live.wait_for(lambda s: s["version"] > version, timeout_s=120, what="learning goes on from there")
     assert traffic.failures == [] and live.status()["turns"]["adds_up"]
+
+
+def test_an_operator_rolls_back_under_load_and_learning_goes_on_from_there(live: Live) -> None:
+    def look(path: str) -> Any:
+        reply = httpx.get(f"{live.url}/clawrl/{path}", headers=AUTH, timeout=20.0)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    with Traffic(live, users=4) as traffic:
+        kept = [row["version"] for row in look("versions") if row["kept"] and not row["current"]]
+        assert 0 in kept and len(kept) > 1
+        reply = httpx.post(f"{live.url}/clawrl/rollback", json={"version": 0}, headers=AUTH, timeout=20.0)
+        assert reply.status_code == 200, reply.text
+        again = reply.json()["version"]
+        live.wait_for(
+            lambda s: len(s["replicas"]) == 2 and all(replica["version"] >= again for replica in s["replicas"]),
+            timeout_s=30,
+            what="both replicas on the start",
+        )
+        live.wait_for(lambda s: s["version"] > again, timeout_s=120, what="learning goes on from there")
+    assert traffic.failures == []
+    (restored,) = [row for row in look("versions?limit=1000") if row["version"] == again]
+    assert restored["rolled_back_to"] == 0 and restored["stats"]["by"] == "operator" and restored["step"] == 0
+    newest = look("turns?limit=1&state=awaiting_next")[0]
+    life = look(f"turns/{newest['turn_id']}")
+    assert life["tokens"] and all(token["piece"] is not None for token in life["tokens"]), "a replica spells them"
+    assert life["why"]["sentence"].startswith("It waits for what comes next")
+    assert look("steps?limit=5") and look("sessions?limit=5")
+    refused = httpx.post(f"{live.url}/clawrl/rollback", json={"version": 10**6}, headers=AUTH, timeout=20.0)
+    assert refused.status_code == 404 and refused.json()["error"]["code"] == "version_not_kept"
+    assert live.status()["turns"]["adds_up"]

@@ -89,7 +89,7 @@ class _EverythingIsHere:
     async def local(self, folder: Path, version: int, *, held: int) -> Path:
         return folder
 
-    def close(self) -> None:
+    async def close(self) -> None:
         pass
 
 
@@ -102,8 +102,20 @@ class Cluster:
         self.current: PolicyVersion | None = None
         self.after_current: Callable[[], Coroutine[Any, Any, Any]] | None = None
         self.helping = asyncio.create_task(self._help())
+        self.away: asyncio.Event | None = None
+        """While the coordinator is away calls are repeated, as those of `clawrl.actors.calls` are."""
 
     async def ask(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        while True:
+            answer = await self._answer(method, *arguments)
+            if self.away is None or (method == "leave" and not self.away.is_set()):
+                return answer
+            if self.away.is_set():
+                self.away = None
+            else:
+                await self.away.wait()
+
+    async def _answer(self, method: str, *arguments: Any) -> Any:
         if method == "current_version":
             current = self.current
             if self.after_current is not None:
@@ -138,7 +150,7 @@ class Cluster:
 
 @pytest.fixture
 def story(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Cluster], Coroutine[Any, Any, None]]], None]:
-    async def caught_up(engine: MadeUpEngine, version: PolicyVersion) -> None:
+    async def caught_up(engine: MadeUpEngine, version: PolicyVersion, library: Library) -> None:
         engine.says.append(f"catch up {version.version}")
         await asyncio.sleep(0.02)
         engine.version = version.version
@@ -313,6 +325,101 @@ def test_leaving_ends_the_control_and_the_coordinator_knows(story: Any) -> None:
         await replica.control.leave()
         assert cluster.members.alive() == []
         replica.control.check()
+
+    story(told)
+
+
+def test_a_replica_that_left_does_not_sign_on_with_the_next_coordinator(story: Any) -> None:
+    async def told(cluster: Cluster) -> None:
+        goes = await cluster.join("goes")
+        # The coordinator dies with the poll that it holds; the caller repeats that until another one answers.
+        cluster.away = asyncio.Event()
+        await asyncio.sleep(0.15)
+        goes.drains = True
+        await asyncio.sleep(0.05)
+        assert cluster.members.alive() == []
+        heir = cluster.members = Members(expires_s=5.0)
+        cluster.away.set()
+        await asyncio.sleep(0.3)
+        assert heir.alive() == [] and goes.control._task is not None and goes.control._task.done()
+        goes.control.check()
+
+    story(told)
+
+
+def test_a_poll_that_comes_after_the_goodbye_does_not_bring_a_replica_back(story: Any) -> None:
+    async def told(cluster: Cluster) -> None:
+        goes = await cluster.join("goes")
+        goes.drains = True
+        await asyncio.sleep(0.05)
+        assert await cluster.members.poll("goes", 0, {"serving": True}, timeout_s=0.01) is None
+        assert cluster.members.alive() == [] and (await cluster.publish(1)).stats["replicas"] == 0
+
+    story(told)
+
+
+def test_a_replica_that_copies_a_snapshot_for_long_answers_all_the_while_and_is_in_the_publish(
+    story: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang on a machine that does not see the state folder: it reads the version before it takes it."""
+    monkeypatch.setattr(replica_control, "_COPY_LOOK_S", 0.05)
+
+    async def told(cluster: Cluster) -> None:
+        replica = await cluster.join("far away")
+        replica.engine.capabilities.reads_snapshots = True
+        network = asyncio.Event()
+
+        class Slow(_EverythingIsHere):
+            async def local(self, folder: Path, version: int, *, held: int) -> Path:
+                await network.wait()
+                return folder
+
+        replica.control._library = replica.control._copying._library = cast(Library, Slow())
+        publish = asyncio.create_task(cluster.publish(1))
+        await asyncio.sleep(1.5 * CONFIG.prepare_timeout_s)
+        assert not publish.done() and replica.engine.says == []
+        network.set()
+        version = await asyncio.wait_for(publish, 5)
+        assert version.stats["committed"] == 1 and replica.engine.says == ["prepare 1", "receive"]
+
+    story(told)
+
+
+def test_while_a_late_replica_copies_the_version_that_it_missed_a_publish_goes_on(
+    story: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_control, "_COPY_LOOK_S", 0.05)
+
+    async def told(cluster: Cluster) -> None:
+        replica = await cluster.join("far away")
+        network = asyncio.Event()
+
+        class Slow(_EverythingIsHere):
+            async def local(self, folder: Path, version: int, *, held: int) -> Path:
+                await network.wait()
+                return folder
+
+        replica.control._library = replica.control._copying._library = cast(Library, Slow())
+        cluster.current = PolicyVersion(version=1, step=1, snapshot="/v1", digest="", published_at=0.0)
+        await asyncio.sleep(0.2)
+        assert replica.engine.says == [] and replica.engine.version == 0
+        version = await asyncio.wait_for(cluster.publish(2), 3)
+        assert version.stats["committed"] == 1 and replica.engine.version == 2
+        cluster.current = PolicyVersion(version=3, step=1, snapshot="/v1", digest="", published_at=0.0)
+        network.set()
+        async with asyncio.timeout(5):
+            while replica.engine.version != 3:
+                await asyncio.sleep(0.02)
+        replica.control.check()
+
+    story(told)
+
+
+def test_of_those_who_left_only_the_last_thousand_are_remembered(story: Any) -> None:
+    async def told(cluster: Cluster) -> None:
+        for number in range(3_000):
+            cluster.members.leave(f"r{number}")
+        assert len(cluster.members._left) == 1_000 and "r2999" in cluster.members._left
 
     story(told)
 

@@ -18,7 +18,7 @@ from clawrl.engine.protocol import ScoreRequest
 from clawrl.engine.sglang import SglangEngine
 from clawrl.engine.sglang_api import SglangError
 from clawrl.messages import FinishReason, PolicyVersion
-from tests.adapter_kit import SHAPE, Base, random_adapters
+from tests.adapter_kit import SHAPE, Base, library_in, random_adapters
 from tests.engine_tools import Answer, cold_model_logps, generate, request
 from tests.sglang_kit import Loop, Publisher, needs_sglang, other_weights, running_sglang
 
@@ -203,7 +203,7 @@ def test_adapters_on_another_base_bring_it_along_and_whole_weights_leave_no_adap
     # Back to adapters on the first base, as a replica does that comes late.
     _, snapshot = stage.base.version_of(stage.next(), random_adapters(stage.base.tensors, 13))
     version = PolicyVersion(version=stage._latest, step=1, snapshot=str(snapshot), digest="", published_at=0.0)
-    stage.loop.run(catch_up(stage.engine, version))
+    stage.loop.run(catch_up(stage.engine, version, library_in(tmp_path)))
     answer = stage.loop.run(generate(stage.engine, PROMPT, max_tokens=20))
     assert stage.engine.version == version.version > new
     stage.agrees(answer, 13)

@@ -19,8 +19,8 @@ from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, FinishReason, Lease, Message, TurnState, VersionSpan, WeightKind, WeightManifest
 from clawrl.weights import members as weights
 from clawrl.weights.transaction import PublishFailed
-from tests.office import Office, talk, turn, until
-from tests.operator_kit import HELLO, hints, kept_version, one, run
+from tests.office import Office, talk, turn
+from tests.operator_kit import HELLO, hints, kept_version, one, run, until
 from tests.test_coordinator_guards import ALARMS, SOUND, serve_version
 
 ALL = TurnFilter()
@@ -49,7 +49,9 @@ async def with_versions(coordinator: Coordinator, folder: Path, newest: int) -> 
 
 def test_a_turns_life_has_its_words_its_tokens_its_judgement_and_its_way(tmp_path: Path) -> None:
     async def test() -> None:
-        coordinator = Office(tmp_path, trainer__method={"name": "combine", "baseline": "none"}).open(judge=hints)
+        coordinator = Office(
+            tmp_path, trainer__method={"name": "combine", "baseline": "none"}, judge__hints={"source": "quoting"}
+        ).open(judge=hints)
         await talk(coordinator, 2)
         await until(coordinator, lambda s: s["turns"]["by_state"].get("queued") == 1)
         life = await look(coordinator, "turn", "s-0")
@@ -306,12 +308,15 @@ def test_a_version_that_is_unknown_or_pruned_is_refused_with_those_that_are_kept
         import shutil
 
         shutil.rmtree(kept_version(2, tmp_path).snapshot)
+        manifest = WeightManifest(version=4, kind=WeightKind.FULL, tensors=(), buckets=(), digest="d")
+        meeting = await coordinator.begin_publish("run", manifest, 4, "/snapshots/4", "127.0.0.1", 1)
         for number in (2, 99):
             error = await refused(coordinator, "roll_back", number)
             assert (error.status, error.code) == (404, "version_not_kept")
             assert f"Version {number}" in error.message and "Kept are: 0, 1, 3" in error.message
         current = await coordinator.current_version()
         assert current is not None and current.version == 3, "a refusal changes nothing"
+        assert (await coordinator.finish_publish(meeting.name)).version == 4, "nor does it disturb a publish"
         await coordinator.close()
 
     run(test)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from bench.train_table import table
+from clawrl.loss import HeadRows, VocabularyHead
 from clawrl.sizing.architecture import Architecture, parameters, read_architecture
 from clawrl.sizing.known import KNOWN
 from clawrl.sizing.training import (
@@ -130,6 +133,8 @@ def test_bytes_of_the_parts_follow_from_parameters_and_settings() -> None:
     assert (found.weights, found.gradients) == (2 * held, 2 * held)
     assert (found.sums, found.masters, found.moments) == (4 * held, 4 * held, 8 * held)
     assert found.logits == 3 * 256 * 2**20 and found.whole_logits == 3 * 4 * 151_936 * 8192
+    with_entropy = training_bytes(QWEN, replace(setting, entropy=True))
+    assert with_entropy.logits == 4 * 256 * 2**20 and with_entropy.on_gpu - found.on_gpu == 256 * 2**20
     assert found.on_gpu == 20 * held + found.activations + found.logits
     offloaded = training_bytes(
         QWEN, TrainingSetting(lengths=(8192,), predicted=8192, tp_size=4, offload_optimizer=True)
@@ -139,10 +144,42 @@ def test_bytes_of_the_parts_follow_from_parameters_and_settings() -> None:
     assert alone.masters == 0.0 and alone.logits == alone.whole_logits
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("entropy", [False, True], ids=["logp", "logp and entropy"])
+def test_as_many_blocks_of_logits_exist_at_the_peak_as_said(entropy: bool, dtype: torch.dtype) -> None:
+    vocab, rows, width = 4_096, 256, 8
+    block = 32 * 4 * vocab
+    head = VocabularyHead(weight_VD=torch.randn(vocab, width, dtype=dtype), block_bytes=block)
+    hidden = torch.randn(rows, width, dtype=dtype, requires_grad=True)
+    temperature, ids = torch.ones(rows), torch.zeros(rows, 1, dtype=torch.long)
+
+    def step() -> None:
+        of_rows = HeadRows(hidden, head, temperature)
+        loss = of_rows.logps(ids).sum() + (of_rows.entropy().sum() if entropy else 0.0)
+        loss.backward()
+
+    step()
+    most = _peak_bytes(step) / block
+    setting = TrainingSetting(lengths=(rows,), predicted=rows, entropy=entropy)
+    assert setting.logit_blocks - 1 < most < setting.logit_blocks + 0.6, f"{most:.2f} blocks"
+
+
+def _peak_bytes(work: Callable[[], None]) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work()
+    changes = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held, most = 0, 0
+    for change in sorted(changes, key=lambda e: e.start_ns()):
+        held += change.nbytes()
+        most = max(most, held)
+    return most
+
+
 def test_the_table_shows_every_context_with_and_without_checkpointing() -> None:
     head, rule, *lines = table("Qwen/Qwen3-4B", 4, (8192, 32_768)).splitlines()
     assert head.count("|") == rule.count("|") == 6 and head.count("activation_checkpointing") == 2
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in lines}
     held = rank_parameters(QWEN, 4)
     assert [float(value) for value in rows["weights, bf16"]] == [round(2 * held / 2**30, 1)] * 4
-    assert len({*rows["activations"]}) == 4 and len(rows) == 11
+    assert len({*rows["activations"]}) == 4 and len(rows) == 12
+    assert [float(value) for value in rows["(logits, in blocks, with `entropy_coef`)"]] == [1.0] * 4

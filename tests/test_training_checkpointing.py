@@ -27,11 +27,16 @@ class Desk:
         self.told: list[tuple[str, int]] = []
         self.refuses: set[str] = set()
         self.offered: list[LedgerPosition] = []
+        self.foreign: set[int] = set()
+        """Steps of checkpoints that are not of this ledger's history."""
 
     def ask(self, call: str, *arguments: Any) -> Any:
         if call == "resumable":
             self.offered = arguments[0]
-            return "the ledger", 0 if self.offered else None
+            known = [index for index, position in enumerate(self.offered) if position.step not in self.foreign]
+            return "the ledger", known[0] if known else None
+        if call == "known":
+            return [position.step not in self.foreign for position in arguments[0]]
         self.told.append((call, arguments[1]))
         return call not in self.refuses
 
@@ -197,6 +202,47 @@ def test_as_many_are_kept_as_the_configuration_says(tmp_path: Path, keep: int) -
         store.save_now(step, lambda: state(step))  # noqa: B023  # called at once
         assert len(list(tmp_path.iterdir())) == min(step, keep)
     assert steps_on_disk(tmp_path) == list(range(6 - keep, 6))
+
+
+def test_checkpoints_that_were_passed_over_do_not_count_and_go_once_enough_good_ones_are_newer(tmp_path: Path) -> None:
+    desk = Desk()
+    store = open_store(tmp_path, desk, keep=9)
+    for step in (1, 2, 3, 4, 5):
+        store.save_now(step, lambda: state(step))  # noqa: B023  # called at once
+    # 5 and 4 were written by a run that had been replaced; of 3 the disk has lost the index, of 2 the state.
+    desk.foreign = {4, 5}
+    folders = sorted(tmp_path.iterdir())
+    (folders[2] / "checkpoint.json").write_text("{")
+    (folders[1] / "rank-0-of-1.pt").unlink()
+    heir = open_store(tmp_path, desk, "secondrunofall", keep=2)
+    with pytest.raises(ValueError, match=r"000002-step-00000002-.* goes on from the checkpoint before"):
+        heir.restore()
+    shutil.rmtree(folders[1])
+    restored = heir.restore()
+    assert restored is not None and restored["step"] == 1
+    heir.save_now(6, lambda: state(6))
+    assert steps_on_disk(tmp_path) == [1, None, 4, 5, 6], "the newest good one of before stays"
+    heir.save_now(7, lambda: state(7))
+    assert steps_on_disk(tmp_path) == [6, 7], "and the disk is bounded"
+
+
+def test_a_checkpoint_whose_state_is_gone_does_not_push_out_the_one_before(tmp_path: Path) -> None:
+    store = open_store(tmp_path, Desk(), keep=2)
+    store.save_now(1, lambda: state(1))
+    store.save_now(2, lambda: state(2))
+    next(tmp_path.glob("*-step-00000002-*/rank-0-of-1.pt")).unlink()
+    store.save_now(3, lambda: state(3))
+    assert steps_on_disk(tmp_path) == [1, 2, 3]
+    store.save_now(4, lambda: state(4))
+    assert steps_on_disk(tmp_path) == [3, 4]
+
+
+def test_training_does_not_begin_anew_because_every_checkpoint_is_damaged(tmp_path: Path) -> None:
+    open_store(tmp_path, Desk()).save_now(1, lambda: state(1))
+    next(tmp_path.glob("*/checkpoint.json")).write_text("[]")
+    with pytest.raises(RuntimeError, match=r"no checkpoint is left that can be read: .*000001.* move it away"):
+        open_store(tmp_path, Desk()).restore()
+    assert len(list(tmp_path.iterdir())) == 1, "what is damaged may be mended"
 
 
 def test_the_same_step_can_be_saved_again_and_the_later_one_is_restored(

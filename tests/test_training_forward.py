@@ -15,6 +15,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, Mistral
 from clawrl.loss import HeadRows, LogitRows
 from clawrl.messages import Sample
 from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
+from clawrl.training import attention
 from clawrl.training.attention import AttentionTree
 from clawrl.training.batch import Row, make_micro_batches
 from clawrl.training.config import TrainingConfig
@@ -22,7 +23,7 @@ from clawrl.training.forward import PolicyReader
 from clawrl.training.model import load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from clawrl.training.shards import DataParallel
-from clawrl.training.tree import plant
+from clawrl.training.tree import Node, plant
 from tests.tiny_model import build_tiny_model
 from tests.training_samples import WORDS, make_sample, naive_logps, noise, taught, trainer_logps
 
@@ -152,11 +153,68 @@ def test_a_mask_that_is_only_named_is_the_mask() -> None:
     """What GPUs are told instead of a tensor."""
     nodes = plant([np.arange(20), np.concatenate([np.arange(20), [7, 7, 7]])]).nodes
     tree = AttentionTree(nodes, torch.device("cpu"))
-    mask = tree.mask(nodes[1], None)
-    assert isinstance(mask, Tensor) and tree.mask(nodes[0], None) is None
-    assert torch.equal(causal_lower_right(3, 23)._materialize("cpu"), mask)
-    named = AttentionTree(nodes, torch.device("cuda")).mask(nodes[1], None)
-    assert repr(named) == repr(causal_lower_right(3, 23))
+    (first,), (block,) = tree.blocks(nodes[0], None), tree.blocks(nodes[1], None)
+    assert isinstance(block.mask, Tensor) and first.mask is None
+    assert torch.equal(causal_lower_right(3, 23)._materialize("cpu"), block.mask == 0)
+    (named,) = AttentionTree(nodes, torch.device("cuda")).blocks(nodes[1], None)
+    assert repr(named.mask) == repr(causal_lower_right(3, 23))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16])
+@pytest.mark.parametrize("window", [3, 11, 29, None])
+def test_a_node_in_blocks_attends_as_it_does_in_one_and_so_do_the_gradients(
+    window: int | None, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against all pairs of the tokens of one path, in float64."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 90, 40)
+    sequences = [words[:23], np.concatenate([words[:23], [91] * 20]), np.concatenate([words[:23], [92] * 17]), words]
+    forest = plant(sequences)
+    assert max(len(node.path) for node in forest.nodes) > 1
+    monkeypatch.setattr(attention, "ROWS", rows)
+    shape = (1, 4, len(forest.ids_N), 8)
+    query = torch.from_numpy(rng.normal(size=shape)).requires_grad_()
+    key, value = (torch.from_numpy(rng.normal(size=(1, 2, *shape[2:]))).requires_grad_() for _ in range(2))
+    tree = AttentionTree(forest.nodes, torch.device("cpu"))
+    found, _ = attention.tree_attention(
+        torch.nn.Module(), query, key, value, None, tree=tree, sliding_window=window, scaling=0.3
+    )
+    kept = (0.01 * torch.arange(found.numel()).reshape(found.shape)).cos()
+    gradients = torch.autograd.grad((found * kept).sum(), (query, key, value))
+    wanted = torch.zeros_like(found)
+    for place in map(torch.from_numpy, forest.places):
+        q, (k, v) = query[0, :, place], (one[0, :, place].repeat_interleave(2, 0) for one in (key, value))
+        apart = torch.arange(len(place))[:, None] - torch.arange(len(place))
+        seen = (apart >= 0) & (apart < (window or len(place)))
+        weights = (0.3 * q @ k.transpose(1, 2)).masked_fill(~seen, -torch.inf).softmax(-1)
+        wanted = wanted.index_put((torch.tensor([0]), place), (weights @ v).transpose(0, 1))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+    theirs = torch.autograd.grad((wanted * kept).sum(), (query, key, value))
+    for mine, other in zip(gradients, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("window", [1000, None])
+def test_masks_grow_with_the_window_or_the_path_and_never_with_its_square(window: int | None, device: str) -> None:
+    """A session of 32k tokens that branches; a mask a node would take a gigabyte, and a float one four."""
+    nodes = [
+        Node(start=0, length=16_000, depth=0, path=(0,)),
+        Node(start=16_000, length=16_000, depth=16_000, path=(0, 1)),
+        Node(start=32_000, length=9_000, depth=16_000, path=(0, 2)),
+    ]
+    tree = AttentionTree(nodes, torch.device("cpu"))
+    if device == "cuda":
+        tree._kind = lambda dtype: torch.bool  # type: ignore[method-assign]
+    blocks = [block for node in nodes for block in tree.blocks(node, window, torch.bfloat16)]
+    widest = window + attention.ROWS - 1 if window else 32_000
+    masks = [block.mask for block in blocks if isinstance(block.mask, Tensor)]
+    assert masks and max(len(mask) for mask in masks) == attention.ROWS
+    assert max(mask.shape[1] for mask in masks) == widest
+    assert len({mask.untyped_storage().data_ptr() for mask in masks}) == 1, "all are views of one"
+    assert tree.mask_bytes == attention.ROWS * widest * (2 if device == "cpu" else 1)
+    told = [node for node in nodes if window or node.depth]
+    assert sum(len(mask) for mask in masks) == sum(node.length for node in told), "every token is in one block"
 
 
 def trained(folder: Path, samples: list[Sample], **settings: Any) -> tuple[dict[str, Tensor], dict[str, float]]:

@@ -9,15 +9,25 @@ from torch import Tensor
 
 from clawrl.messages import WeightKind, WeightManifest
 from clawrl.training import outgoing as module
+from clawrl.training.config import LoraConfig
 from clawrl.training.lora import adapter_tensors, base_tensors, shape_of
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.outgoing import Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer
 from clawrl.weights.adapters import merge
 from clawrl.weights.manifest import byte_size
-from clawrl.weights.snapshot import base_folder, prune, read_snapshot, read_whole, write_snapshot
+from clawrl.weights.snapshot import (
+    SnapshotError,
+    base_folder,
+    prune,
+    read_learned,
+    read_snapshot,
+    read_whole,
+    write_snapshot,
+)
 from tests.test_training_lora import DTYPES, advance, assert_same_bits, trainer
 from tests.tiny_model import build_tiny_model
+from tests.training_samples import make_sample
 
 torch.set_num_threads(1)
 
@@ -29,8 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def outgoing(one: PolicyTrainer, snapshots: Path, *, alone: bool = True) -> Outgoing:
     lora = one._config.lora
-    shape = shape_of(lora) if lora is not None and alone else None
-    return Outgoing(one._model, snapshots, alone=shape, bucket_bytes=10_000)
+    shape = shape_of(lora) if lora is not None else None
+    return Outgoing(one._model, snapshots, alone=shape if alone else None, bucket_bytes=10_000, shape=shape)
 
 
 def send(out: Outgoing, snapshots: Path, version: int, *, whole: bool = False) -> tuple[WeightManifest, Path]:
@@ -153,6 +163,78 @@ def test_after_a_rewind_to_whole_weights_the_next_adapters_are_an_addition_to_th
     assert manifest.addition is not None and manifest.addition.base_digest == merged.digest
     assert base_folder(at, manifest) == good
     assert_same_bits(read_whole(at), live(one))
+
+
+def kl_of(one: PolicyTrainer) -> float:
+    """To the reference, of a fixed batch."""
+    plan = one.compute([make_sample("x", 4, 6), make_sample("y", 5, 7)])
+    one.discard()
+    return plan.metrics["kl"]
+
+
+@DTYPES
+def test_after_a_rollback_to_merged_weights_the_reference_is_still_the_start(
+    folder: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    one = trainer(folder, dtype=dtype, kl_coef=0.1)
+    out, start = outgoing(one, tmp_path, alone=False), dict(base_tensors(one._model))
+    _, first = send_with_adapters(out, tmp_path, 0)
+    advance(one, range(2))
+    _, good = send_with_adapters(out, tmp_path, 1)
+    wanted = kl_of(one)
+    advance(one, range(2, 4))
+    assert wanted > 0 and kl_of(one) != wanted
+    rewind(one, out, good)
+    assert_same_bits(live(one), read_snapshot(good)[1])
+    assert_same_bits(dict(base_tensors(one._model)), start)
+    assert kl_of(one) == wanted, "as it was to the start when this version was made"
+    assert one.state_dict()["lora"]["base"] == {}
+    rewind(one, out, first)
+    assert kl_of(one) == 0.0
+    assert_same_bits(live(one), start)
+
+
+def send_with_adapters(out: Outgoing, snapshots: Path, version: int) -> tuple[WeightManifest, Path]:
+    contents = out.version()
+    manifest = contents.describe(version)
+    return manifest, write_snapshot(snapshots, manifest, contents.tensors, contents.learned)
+
+
+def test_whole_weights_without_their_adapters_are_refused_where_they_would_move_the_reference(
+    folder: Path, tmp_path: Path
+) -> None:
+    one = trainer(folder, kl_coef=0.1)
+    out = outgoing(one, tmp_path, alone=False)
+    advance(one, range(2))
+    _, of_an_earlier_release = send(out, tmp_path, 1, whole=True)
+    advance(one, range(2, 3))
+    before, adapters, kl = dict(base_tensors(one._model)), dict(adapter_tensors(one._model)), kl_of(one)
+    with pytest.raises(ValueError, match=r"would change the reference for KL.* differ.*clawrl export"):
+        rewind(one, out, of_an_earlier_release)
+    assert_same_bits(dict(base_tensors(one._model)), before)
+    assert_same_bits(dict(adapter_tensors(one._model)), adapters)
+    assert kl_of(one) == kl
+    # Nothing refers to the start here.
+    free = advance(trainer(folder), range(1))
+    rewind(free, outgoing(free, tmp_path, alone=False), of_an_earlier_release)
+    assert_same_bits(live(free), read_snapshot(of_an_earlier_release)[1])
+    later = send_with_adapters(out, tmp_path, 2)[1]
+    with pytest.raises(ValueError, match="was replaced by whole weights in an earlier rewind"):
+        rewind(free, outgoing(free, tmp_path, alone=False), later)
+
+
+def test_adapters_beside_a_version_are_those_that_were_written_or_an_error(folder: Path, tmp_path: Path) -> None:
+    one = advance(trainer(folder), range(1))
+    _, at = send_with_adapters(outgoing(one, tmp_path, alone=False), tmp_path, 1)
+    assert [path.name for path in at.glob("*.safetensors")] == ["model.safetensors"], "an engine loads all of these"
+    learned = read_learned(at)
+    assert learned is not None and learned.shape == shape_of(LoraConfig(rank=4, alpha=12))
+    assert_same_bits(dict(sorted(learned.tensors.items())), dict(sorted(adapter_tensors(one._model))))
+    data = bytearray((at / "adapters.st").read_bytes())
+    data[-3] ^= 1
+    (at / "adapters.st").write_bytes(data)
+    with pytest.raises(SnapshotError, match=r"adapters\.st is not what was written"):
+        read_to_rewind(at, learned.shape)
 
 
 @pytest.mark.parametrize("settings", [{"plain": True}, {"lora": {"rank": 2}}], ids=str)

@@ -24,8 +24,9 @@ from clawrl.messages import ToolCall, Turn, TurnState
 from clawrl.serving import errors
 from tests.ledger_kit import open_ledger, queue, say, user
 from tests.live import MODEL, free_port, tiny_deployment
-from tests.office import talk, until
+from tests.office import talk
 from tests.operator_house import House, house
+from tests.operator_kit import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +47,7 @@ async def talked(home: House) -> None:
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    return [json.loads(line) for line in file.read_text().splitlines() if line]
 
 
 def loaded(file: Path, cache: Path) -> list[dict[str, Any]]:

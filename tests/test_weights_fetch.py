@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from clawrl.messages import AdapterShape, Addition
-from clawrl.weights import fetch
+from clawrl.weights import fetch, snapshot
+from clawrl.weights.copying import Copying
 from clawrl.weights.fetch import Access, Library, SnapshotUnreachable, read_here, sizes_here
 from clawrl.weights.manifest import build_manifest
 from clawrl.weights.snapshot import base_of, read_snapshot, read_whole, write_snapshot
@@ -140,6 +144,108 @@ def test_what_a_killed_process_left_behind_goes_and_a_living_ones_stays(tmp_path
     asyncio.run(living.local(folder, 1, held=0))
     (tmp_path / "copies" / "killed" / folder.name).mkdir(parents=True)
     asyncio.run(_library(tmp_path, Reader(), "next").local(folder, 1, held=0))
-    assert _rooms(tmp_path) == ["living", "next"]
-    living.close()
-    assert _rooms(tmp_path) == ["next"]
+    assert _rooms(tmp_path) == [".lock", "living", "next"]
+    asyncio.run(living.close())
+    assert _rooms(tmp_path) == [".lock", "next"]
+
+
+def test_a_room_is_not_taken_for_a_dead_ones_while_it_is_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas that start together: the one tidies up between the other's folder and its lock."""
+    folder = _snapshot(tmp_path / "head", 1)
+    first, second = _library(tmp_path, Reader(), "first"), _library(tmp_path, Reader(), "second")
+    lock, others = fetch._locked, threading.Thread(target=second._open_room)
+
+    def pause_before_the_lock(room: Path) -> Any:
+        if room.name == "first" and not others.ident:
+            others.start()
+            others.join(0.3)
+        return lock(room)
+
+    monkeypatch.setattr(fetch, "_locked", pause_before_the_lock)
+    copy = asyncio.run(first.local(folder, 1, held=0))
+    others.join(10)
+    assert copy.is_dir() and _rooms(tmp_path) == [".lock", "first", "second"]
+
+
+def test_nothing_is_removed_or_moved_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[str] = []
+    remove, replace = shutil.rmtree, fetch.os.replace
+
+    def off_the_loop(do: Any) -> Any:
+        def checked(path: Path, *arguments: Any, **options: Any) -> Any:
+            with pytest.raises(RuntimeError, match="no running event loop"):
+                asyncio.get_running_loop()
+            removed.append(Path(path).name)
+            return do(path, *arguments, **options)
+
+        return checked
+
+    async def run() -> None:
+        library = _library(tmp_path, Reader())
+        for version in (1, 2, 3):
+            await library.local(_snapshot(tmp_path / "head", version), version, held=version)
+        monkeypatch.setattr(shutil, "rmtree", off_the_loop(remove))
+        monkeypatch.setattr(fetch.os, "replace", off_the_loop(replace))
+        await library.local(tmp_path / "head" / next((tmp_path / "head").glob("v000001*")).name, 9, held=9)
+        await library.close()
+
+    asyncio.run(run())
+    assert "me" in removed and len(removed) > 2 and not (tmp_path / "copies" / "me").exists()
+
+
+def test_two_who_store_the_same_version_at_once_do_not_take_it_from_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as two engines of one process; each once removed what the other had half written."""
+    both = threading.Barrier(2, timeout=10)
+    save = snapshot.save_file
+
+    def meet(tensors: Any, path: Path) -> None:
+        save(tensors, path)
+        both.wait()
+        assert path.is_file()
+
+    monkeypatch.setattr(snapshot, "save_file", meet)
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(_snapshot(tmp_path, 1))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == 2 and found[0] == found[1] and len(list(tmp_path.iterdir())) == 1
+    assert read_snapshot(found[0])[0].version == 1
+
+
+class SlowReader(Reader):
+    """Of a network that stands still until ``gate`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def read(self, folder: str, name: str, offset: int, size: int) -> bytes:
+        await self.gate.wait()
+        return await super().read(folder, name, offset, size)
+
+
+def test_a_copy_goes_on_between_two_questions_and_another_version_takes_its_place(tmp_path: Path) -> None:
+    async def run() -> None:
+        first, second = (_snapshot(tmp_path / "head", version) for version in (1, 2))
+        reader = SlowReader()
+        copying, room = Copying(_library(tmp_path, reader)), tmp_path / "copies" / "me"
+        for _ in range(3):
+            assert await copying.here(first, 1, held=0, within_s=0.02) is None
+        assert len(list(room.glob(".v000001*"))) == 1, "one copy, asked for three times"
+        assert await copying.here(second, 2, held=0, within_s=0.02) is None
+        assert list(room.glob(".v000001*")) == [], "and nothing of it is left"
+        reader.gate.set()
+        copy = await copying.here(second, 2, held=0, within_s=5.0)
+        assert copy is not None and read_snapshot(copy)[0].version == 2
+        assert await copying.here(second, 2, held=0, within_s=5.0) == copy
+        with pytest.raises(SnapshotUnreachable):
+            await copying.here(tmp_path / "v000009-abc", 9, held=0, within_s=5.0)
+        await copying.stop()
+
+    asyncio.run(run())

@@ -11,7 +11,19 @@ import pytest
 from clawrl.messages import AdapterShape, Addition, PolicyVersion, WeightKind, WeightManifest
 from clawrl.weights import transaction
 from clawrl.weights.config import PublishConfig
-from clawrl.weights.members import Abort, CatchUp, Command, Commit, Members, Outcome, Prepare, Receive
+from clawrl.weights.members import (
+    COPYING,
+    Abort,
+    Admit,
+    CatchUp,
+    Command,
+    Commit,
+    Fetch,
+    Members,
+    Outcome,
+    Prepare,
+    Receive,
+)
 from clawrl.weights.sources import Broadcast, OnDisk, WeightSource
 from clawrl.weights.transaction import PublishFailed, Publishing
 
@@ -43,6 +55,9 @@ class FakeReplica:
         self.fails: set[type] = set()
         self.mute: set[type] = set()
         self.seen: list[type] = []
+        # How long it copies the snapshot, once it is asked to have it.
+        self.copies_for_s = 0.0
+        self.copied_at: float | None = None
         self.task = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
@@ -62,7 +77,13 @@ class FakeReplica:
 
     def _do(self, command: Command) -> Outcome:
         match command:
+            case Fetch(snapshot=snapshot):
+                assert snapshot == "/snap"
+                now = asyncio.get_running_loop().time()
+                self.copied_at = self.copied_at or now + self.copies_for_s
+                return Outcome(ok=True, stats={COPYING: now < self.copied_at})
             case Prepare(manifest=offered, snapshot=snapshot):
+                assert self.copied_at is not None
                 assert snapshot == "/snap"
                 self.prepared = offered.version
             case Receive(source=source):
@@ -419,3 +440,76 @@ def test_whole_weights_are_an_addition_to_nothing_and_adapters_to_something() ->
     for kind, addition in ((WeightKind.FULL, manifest(1, adapters=True).addition), (WeightKind.ADAPTER, None)):
         with pytest.raises(ValueError, match="say what they are an addition to"):
             WeightManifest(version=1, kind=kind, tensors=(), buckets=(), digest="", addition=addition)
+
+
+def test_a_replica_that_copies_the_snapshot_is_waited_for_longer_than_for_an_answer() -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(2)
+        replicas[0].copies_for_s = 2 * CONFIG.prepare_timeout_s
+        version = await world.publish(1)
+        assert [replica.version for replica in replicas] == [1, 1] and version.stats["committed"] == 2
+
+    played(story)
+
+
+def test_one_that_copies_for_too_long_is_left_out_by_the_name_of_the_limit_and_the_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(2)
+        replicas[0].copies_for_s = 60.0
+        version = await world.publish(1)
+        assert [replica.version for replica in replicas] == [0, 1] and version.stats["replicas"] == 1
+        assert Prepare not in replicas[0].seen
+        assert (
+            "r0 has not copied the snapshot of version 1 within 0.2 s (publish.fetch_timeout_s): raise it"
+            in caplog.text
+        )
+        replicas[1].copies_for_s, replicas[1].copied_at = 60.0, None
+        with pytest.raises(
+            PublishFailed, match=r"no replica can take it: .*r1 has not copied .*state_dir on a file sys"
+        ):
+            await world.publish(2)
+
+    played(story, CONFIG.model_copy(update={"fetch_timeout_s": 0.2}))
+
+
+def test_a_dead_replica_costs_an_answers_time_and_not_a_copys() -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(2)
+        replicas[0].mute.add(Fetch)
+        async with asyncio.timeout(3 * CONFIG.prepare_timeout_s):
+            version = await world.publish(1)
+        assert version.stats["replicas"] == 1
+
+    played(story)
+
+
+@pytest.mark.parametrize(("transport", "by_all"), [("gloo", False), ("disk", True)])
+def test_everybody_needs_the_snapshot_where_it_is_what_is_read(transport: Any, by_all: bool) -> None:
+    async def story(world: World) -> None:
+        replicas = await world.replicas(1)
+        asked: list[Command] = []
+        do = replicas[0]._do
+        replicas[0]._do = lambda command: (asked.append(command), do(command))[1]  # type: ignore[method-assign]
+        await world.publish(1)
+        assert asked[0] == Fetch(version=1, snapshot="/snap", read_by_all=by_all)
+
+    played(story, CONFIG.model_copy(update={"transport": transport}))
+
+
+def test_who_comes_while_others_copy_is_in_the_publish_and_serves_at_once() -> None:
+    async def story(world: World) -> None:
+        (copies,) = await world.replicas(1)
+        copies.copies_for_s = 0.6
+        publish = asyncio.create_task(world.publish(1))
+        await asyncio.sleep(0.05)
+        comes = FakeReplica("late", world.members)
+        async with asyncio.timeout(0.5):
+            while Admit not in comes.seen:
+                await world.publishing.catch_up(None)
+                await asyncio.sleep(0.02)
+        assert not publish.done()
+        assert (await publish).stats["committed"] == 2 and [copies.version, comes.version] == [1, 1]
+
+    played(story)

@@ -16,8 +16,8 @@ from clawrl.inspection.why import STATES
 from clawrl.inspection.why_dropped import DROPS as EXPLAINED
 from clawrl.messages import DropReason, JudgeRequest, Lease, TurnState
 from clawrl.strict import StrictConfig
-from tests.office import Office, says_good, talk, until
-from tests.operator_kit import DROPS, Dropped, drop, one, run
+from tests.office import Office, says_good, talk
+from tests.operator_kit import DROPS, Dropped, drop, one, run, until
 
 _FIELD = re.compile(r"\b(?:serving|policy|judge|trainer|guards|publish|ledger)(?:\.[a-z_]+)+")
 
@@ -29,7 +29,7 @@ async def asked_why(coordinator: Coordinator, turn_id: str) -> dict[str, Any]:
     why = document["why"]
     for sentence in why.values():
         assert sentence[0].isupper() or sentence[0] == "`", sentence
-        assert sentence.rstrip("'")[-1] in ".)`", sentence
+        assert sentence.endswith("."), sentence
     return dict(document)
 
 

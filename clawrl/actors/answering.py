@@ -54,7 +54,8 @@ class Recording(Protocol):
 class Answering:
     """``answer_format`` is a name or `AUTO`; ``waiting`` counts the requests that no slot was free for yet.
 
-    ``may_rise``: whether the engine will still get newer versions.
+    ``may_rise``: whether the engine will still get newer versions. ``held`` requests wait for one; they count as
+    waiting, since each keeps its prompt in memory.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Answering:
         self._replica = replica
         self._waiting = waiting
         self._may_rise = may_rise
+        self.held = 0
         self._desk = PromptDesk(tokenizer, context_length)
         template = str(tokenizer.chat_template)
         self._format = format_for(template, answer_format)
@@ -166,10 +168,14 @@ class Answering:
     async def _reach(self, floor: int) -> None:
         """A replica that missed a version catches up; one that will not leaves the request to another."""
         deadline = time.monotonic() + self._config.hold_timeout_s
-        while (held := self._engine.version) < floor:
-            if time.monotonic() >= deadline or not self._may_rise():
-                raise EngineError(f"this replica holds version {held}, and the request wants {floor} or newer")
-            await asyncio.sleep(_LOOK_S)
+        self.held += 1
+        try:
+            while (version := self._engine.version) < floor:
+                if time.monotonic() >= deadline or not self._may_rise():
+                    raise EngineError(f"this replica holds version {version}, and the request wants {floor} or newer")
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self.held -= 1
 
     async def _first(self, chunks: AsyncGenerator[TokenChunk, None], task: GenerationTask) -> TokenChunk | Refused:
         try:
@@ -181,7 +187,7 @@ class Answering:
             return Refused(error=errors.overloaded())
 
     def _is_full(self) -> bool:
-        return self._waiting() >= self._config.max_waiting_requests
+        return self._waiting() + self.held >= self._config.max_waiting_requests
 
 
 def _begun(answer_format: AnswerFormat, task: GenerationTask, prompt: str) -> str:

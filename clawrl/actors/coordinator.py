@@ -27,6 +27,7 @@ from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk, Order
 from clawrl.actors.operator_desk import OperatorDesk
 from clawrl.actors.status import status_document
+from clawrl.actors.trainer_board import TrainerBoard
 from clawrl.actors.version_calls import VersionCalls
 from clawrl.config import Deployment
 from clawrl.guards.alarms import Alarm
@@ -62,14 +63,14 @@ class Coordinator(CheckpointCalls, VersionCalls):
         self._leases = LeaseDesk(self._db, self._desk, training, self._queue_grew, self._members.busy)
         alarms = deployment.guards.alarms
         self._health = HealthWatch(self._db, calls.vitals, alarms, state / "guards.json", self._freeze)
-        self._trainer: dict[str, Any] = {"state": "starting"}
+        self._trainer = TrainerBoard(self._db)
         self._operator = OperatorDesk(
             deployment,
             self._db,
             self._desk,
             self._leases,
             self._publishing,
-            lambda: self._trainer,
+            self._trainer,
             self._queue_grew.set,
         )
         self._journals = JournalDesk(state / "journal", self.record)
@@ -177,7 +178,7 @@ class Coordinator(CheckpointCalls, VersionCalls):
 
     async def restored(self, run_id: str, step: int, rewound_to: int = 0) -> tuple[Restored, PolicyVersion | None]:
         """A training run begins from a checkpoint with steps up to ``step``; runs before it are fenced off."""
-        self._trainer = {"state": "running", "step": step}
+        self._trainer.begins()
         await self._publishing.abort_open("a new training run begins")
         restored = await self._db.run(lambda ledger: ledger.restored(run_id, step))
         await self._db.run(lambda ledger: rollback.restored_from(ledger, rewound_to))
@@ -185,21 +186,19 @@ class Coordinator(CheckpointCalls, VersionCalls):
         return restored, await self.current_version()
 
     async def lease(self, run_id: str, step: int, wait_s: float) -> Order:
-        return await self._leases.lease(run_id, step, wait_s)
+        order = await self._leases.lease(run_id, step, wait_s)
+        self._trainer.goes_on()
+        return order
 
     async def confirm(self, lease_id: str, run_id: str) -> bool:
         """The fence: the optimizer step may be taken only if this is true."""
         return await self._db.run(lambda ledger: ledger.confirm(lease_id, run_id, time.time()))
 
     async def applied(self, lease_id: str, run_id: str, stats: Mapping[str, Any]) -> bool:
-        self._trainer = {**self._trainer, "last_metrics": dict(stats)}
         return await self._leases.applied(lease_id, run_id, stats)
 
     async def end_training(self) -> None:
         self._leases.end_training()
-
-    async def trainer_state(self, state: str) -> None:
-        self._trainer = {**self._trainer, "state": state}
 
     # -- publishing ---------------------------------------------------------------------------------
 
@@ -250,7 +249,7 @@ class Coordinator(CheckpointCalls, VersionCalls):
             "floor": self._members.floor(),
             "replicas": replicas,
             **self._journals.figures(replicas),
-            "trainer": self._trainer | {"waits": await self._leases.waits()},
+            "trainer": await self._trainer.describe() | {"waits": await self._leases.waits()},
             "guards": self._health.describe(),
             "coordinator": {"pid": os.getpid(), "up_since": self._began_at},
         }

@@ -10,6 +10,9 @@ from clawrl.actors.recording import take_in_orphans
 from clawrl.ledger.codec import Codec, PlainVault
 from clawrl.messages import Turn
 
+# Replicas whose losses are told apart; of earlier ones the sum is kept.
+_TOLD_APART = 1000
+
 
 class JournalDesk:
     """The coordinator's view of the journals of `clawrl.actors.recording`. ``folder`` is on its own machine."""
@@ -19,6 +22,7 @@ class JournalDesk:
         self._record = record
         self._codec = Codec(PlainVault())
         self._lost: dict[str, int] = {}
+        self._lost_before = 0
         self._damaged = 0
 
     async def take_in(self) -> None:
@@ -27,10 +31,16 @@ class JournalDesk:
 
     def note(self, replica: str, stats: Mapping[str, Any]) -> None:
         """A replica that dies leaves behind what it had lost by then."""
-        self._lost[replica] = int(stats.get("unrecorded", 0))
+        if not (lost := int(stats.get("unrecorded", 0))):
+            return
+        self._lost.pop(replica, None)
+        self._lost[replica] = lost
+        if len(self._lost) > _TOLD_APART:
+            # The one that was silent for longest.
+            self._lost_before += self._lost.pop(next(iter(self._lost)))
 
     def figures(self, replicas: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         return {
-            "unrecorded": sum(self._lost.values()) + self._damaged,
+            "unrecorded": sum(self._lost.values()) + self._lost_before + self._damaged,
             "journaled": sum(int(replica.get("journaled", 0)) for replica in replicas),
         }

@@ -92,7 +92,7 @@ class Judge:
     async def __del__(self) -> None:
         for engine in self._engines:
             await engine.stop()
-        self._library.close()
+        await self._library.close()
 
     # -- start --------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Judge:
                 f"judge.teacher.version {number} has no snapshot on disk ({error}); use 0, current, or one of {kept}"
             ) from error
         engine = await self._start(self._policy_folder, updates=True)
-        await catch_up(engine, dataclasses.replace(version, snapshot=str(folder)))
+        await catch_up(engine, dataclasses.replace(version, snapshot=str(folder)), self._library)
         return engine
 
 

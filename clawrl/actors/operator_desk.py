@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from clawrl.actors import rollback
 from clawrl.actors.generation import Refused
 from clawrl.actors.judging_desk import JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk
+from clawrl.actors.trainer_board import TrainerBoard
 from clawrl.config import Deployment
 from clawrl.inspection.documents import session_document, step_document, turn_document, version_document
 from clawrl.inspection.exported import export_row
@@ -46,7 +47,7 @@ _STEPS_LOOKED_AT = 500
 
 
 class OperatorDesk:
-    """``trainer`` is what the trainer last said of itself; ``wake`` has it look for its next order at once."""
+    """``wake`` has the trainer look for its next order at once."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class OperatorDesk:
         judging: JudgingDesk,
         leases: LeaseDesk,
         publishing: Publishing,
-        trainer: Callable[[], Mapping[str, Any]],
+        trainer: TrainerBoard,
         wake: Callable[[], None],
     ) -> None:
         self._deployment = deployment
@@ -137,12 +138,11 @@ class OperatorDesk:
     # -- changing -----------------------------------------------------------------------------------
 
     async def roll_back(self, number: int) -> Document | Refused:
-        await self._publishing.abort_open(f"an operator rolls back to version {number}")
         try:
             again = await self._db.run(lambda ledger: rollback.to_version(ledger, number))
         except VersionRefused:
             return Refused(error=errors.version_not_kept(number, await self._kept()))
-        # One that slipped in between would be refused at its decision, but would hold up the replicas until then.
+        # A publish that is not decided is too late now, and would be refused; until then it would hold up the replicas.
         await self._publishing.abort_open(f"version {again.version} was rolled back to")
         self._wake()
         return {
@@ -169,7 +169,7 @@ class OperatorDesk:
             "version": None if current is None else current.version,
             "step": made_by,
             "newest_step": newest,
-            "trainer": str(self._trainer().get("state", "unknown")),
+            "trainer": (await self._trainer.describe())["state"],
         }
 
     async def rest(self, seconds: float) -> None:
@@ -205,7 +205,7 @@ class OperatorDesk:
             lent_step=lent,
             queued=queued,
             judging_now=self._judging.has(life.row.turn_id),
-            trainer=str(self._trainer().get("state", "unknown")),
+            trainer=(await self._trainer.describe())["state"],
             checkpointed_step=checkpointed,
             problem=self._judging.problem_with(life.text) if malformed and life.text is not None else "",
         )

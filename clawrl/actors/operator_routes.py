@@ -7,10 +7,12 @@ the ingress: Serve binds the routes of a deployment's base classes, too.
 
 # No `from __future__ import annotations` here: the routes are copied without the names that only annotations use.
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 from ray.serve.handle import DeploymentHandle
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
@@ -44,40 +46,42 @@ class OperatorRoutes:
         return await self._operate(request, "status")
 
     @router.get("/clawrl/turns")
-    async def turns(self, request: Request) -> Any:
+    async def turns(self, request: Request) -> Response:
         self._keys.operator(request.headers)
         query = request.query_params
         wanted, before = turn_filter(query), whole_number(query, "before")
-        return await self._look("turns", wanted, before, page_size(query, usual=100, most=MOST_TURNS))
+        return _sent(await self._look("turns", wanted, before, page_size(query, usual=100, most=MOST_TURNS)))
 
     @router.get("/clawrl/turns/{turn_id}")
-    async def turn(self, request: Request, turn_id: str) -> Any:
+    async def turn(self, request: Request, turn_id: str) -> Response:
         self._keys.operator(request.headers)
         document = cast(JsonObject, await self._look("turn", turn_id))
         ids = [token["id"] for token in document["tokens"]]
-        return with_pieces(document, await self._texts_of(ids) if ids else None)
+        return _sent(with_pieces(document, await self._texts_of(ids) if ids else None))
 
     @router.get("/clawrl/export")
-    async def export(self, request: Request) -> Any:
+    async def export(self, request: Request) -> Response:
         self._keys.operator(request.headers)
         query = request.query_params
         wanted, before = turn_filter(query), whole_number(query, "before")
-        return await self._look("export", wanted, before, page_size(query, usual=MOST_EXPORTED, most=MOST_EXPORTED))
+        return _sent(
+            await self._look("export", wanted, before, page_size(query, usual=MOST_EXPORTED, most=MOST_EXPORTED))
+        )
 
     @router.get("/clawrl/sessions")
-    async def sessions(self, request: Request) -> Any:
+    async def sessions(self, request: Request) -> Response:
         return await self._page(request, "sessions")
 
     @router.get("/clawrl/sessions/{session:path}")
-    async def session(self, request: Request, session: str) -> Any:
+    async def session(self, request: Request, session: str) -> Response:
         return await self._page(request, "session", session)
 
     @router.get("/clawrl/versions")
-    async def versions(self, request: Request) -> Any:
+    async def versions(self, request: Request) -> Response:
         return await self._page(request, "versions")
 
     @router.get("/clawrl/steps")
-    async def steps(self, request: Request) -> Any:
+    async def steps(self, request: Request) -> Response:
         return await self._page(request, "steps")
 
     @router.post("/clawrl/pause")
@@ -92,20 +96,20 @@ class OperatorRoutes:
         return {"paused": False, "released": await self._operate(request, "resume")}
 
     @router.post("/clawrl/rollback")
-    async def roll_back(self, request: Request) -> Any:
+    async def roll_back(self, request: Request) -> Response:
         self._keys.operator(request.headers)
-        return await self._look("roll_back", wanted_version(await self._fields(request)))
+        return _sent(await self._look("roll_back", wanted_version(await self._fields(request))))
 
     @router.post("/clawrl/publish")
-    async def publish(self, request: Request) -> Any:
+    async def publish(self, request: Request) -> Response:
         self._keys.operator(request.headers)
-        return await self._look("publish")
+        return _sent(await self._look("publish"))
 
-    async def _page(self, request: Request, view: str, *arguments: Any) -> Any:
+    async def _page(self, request: Request, view: str, *arguments: Any) -> Response:
         self._keys.operator(request.headers)
         query = request.query_params
         before = whole_number(query, "before")
-        return await self._look(view, *arguments, before, page_size(query, usual=100, most=MOST_ROWS))
+        return _sent(await self._look(view, *arguments, before, page_size(query, usual=100, most=MOST_ROWS)))
 
     async def _look(self, view: str, *arguments: Any) -> Any:
         answer = await self._ask_coordinator("operator", view, *arguments)
@@ -135,6 +139,14 @@ class OperatorRoutes:
             return await self._coordinator.ask(method, *arguments, timeout_s=_ANSWER_S)
         except CoordinatorAway:
             raise errors.unavailable("The coordinator is restarting. Please try again.") from None
+
+
+def _sent(document: Any) -> Response:
+    """Plain JSON as it is: to look through a long document for other types takes long.
+
+    ASCII, since a client's text may hold half a character, which UTF-8 has no bytes for.
+    """
+    return Response(json.dumps(document, allow_nan=False, separators=(",", ":")), media_type="application/json")
 
 
 def wanted_version(fields: JsonObject) -> int:

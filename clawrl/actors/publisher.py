@@ -1,7 +1,8 @@
 """Rank 0's part of a publish: a snapshot on disk, a meeting with the replicas, buckets, the coordinator's word.
 
 A publish that fails costs nothing but freshness. The old version serves on, and `send` says so after a rest that grows
-with every failure in a row: engines that load in place hold their users for each attempt.
+with every failure in a row: engines that load in place hold their users for each attempt. How long all of it may take
+is in `clawrl.weights.patience`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
 from clawrl.training.outgoing import Contents
 from clawrl.weights.broadcast import Sender, TransferError
 from clawrl.weights.manifest import pack_bucket
+from clawrl.weights.patience import LONGEST_REST_S
 from clawrl.weights.snapshot import prune, write_snapshot
 from clawrl.weights.sources import Rendezvous
 
 log = logging.getLogger(__name__)
-_LONGEST_REST_S = 60.0
 
 
 class Ask(Protocol):
@@ -39,7 +40,7 @@ class Publisher:
         self._settings = deployment.publish
         self._snapshots = deployment.state_path / "snapshots"
         self._poll_s = deployment.trainer.training.poll_s
-        self._longest_rest_s = min(longest_rest_s, _LONGEST_REST_S)
+        self._longest_rest_s = min(longest_rest_s, LONGEST_REST_S)
         self._ask = ask
         self._run_id = run_id
         self._failures = 0
@@ -58,15 +59,18 @@ class Publisher:
             manifest, folder = self._snapshot(version, contents, needed)
             sender = self._open_sender(manifest.kind)
             try:
-                # It waits until the replicas have prepared.
-                prepare_s = self._settings.prepare_timeout_s
+                # It waits until the replicas have the snapshot where they read it, and have prepared.
+                prepare_s = self._settings.begin_s
                 meeting = self._ask(
                     "begin_publish", self._run_id, manifest, step, str(folder), *sender.address, more_s=prepare_s
                 )
                 publish_id = meeting.name
+                began = time.monotonic()
                 if meeting.world > 1:
                     _transfer(sender, meeting, manifest, contents.tensors)
-                self._ask("finish_publish", meeting.name, more_s=self._settings.longest_s)
+                # Since then the replicas' time is running.
+                receiving_s = max(0.0, self._settings.receive_timeout_s - (time.monotonic() - began))
+                self._ask("finish_publish", meeting.name, more_s=receiving_s + self._settings.commit_timeout_s)
             finally:
                 sender.close()
         except Exception as error:
@@ -90,17 +94,18 @@ class Publisher:
             in_use=self._in_use,
         )
         manifest = contents.describe(version)
-        return manifest, write_snapshot(self._snapshots, manifest, contents.tensors)
+        return manifest, write_snapshot(self._snapshots, manifest, contents.tensors, contents.learned)
 
     def _in_use(self) -> list[Path]:
         return [Path(folder) for folder in self._ask("snapshots_in_use")]
 
     def _rest(self, seconds: float) -> None:
-        """An operator may end it; where the coordinator is what failed, it is slept through."""
+        """An operator may end it. Where the coordinator is what failed, it is slept through, and takes no longer."""
+        began = time.monotonic()
         try:
-            self._ask("rest", seconds, more_s=seconds)
+            self._ask("rest", seconds)
         except Exception:
-            time.sleep(seconds)
+            time.sleep(max(0.0, seconds - (time.monotonic() - began)))
 
     def _open_sender(self, kind: WeightKind) -> Sender:
         settings = self._settings

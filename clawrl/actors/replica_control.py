@@ -8,6 +8,9 @@ reports itself unhealthy, so that Serve replaces it.
 A replica that Serve drains says goodbye at once: publishes do not wait for it, it takes no new version, and its
 requests end under the one that it holds. What it was receiving it receives to the end, for the sake of the others, and
 drops it.
+
+A snapshot that has to be copied from another machine is copied beside all this (`Fetch`, `CatchUp`): the coordinator
+asks until it is here, and is answered within moments.
 """
 
 from __future__ import annotations
@@ -25,8 +28,21 @@ from clawrl.engine.catch_up import catch_up
 from clawrl.engine.errors import EngineError
 from clawrl.engine.protocol import Engine
 from clawrl.messages import PolicyVersion
+from clawrl.weights.copying import Copying
 from clawrl.weights.fetch import Library
-from clawrl.weights.members import Abort, Admit, CatchUp, Command, Commit, Order, Outcome, Prepare, Receive
+from clawrl.weights.members import (
+    COPYING,
+    Abort,
+    Admit,
+    CatchUp,
+    Command,
+    Commit,
+    Fetch,
+    Order,
+    Outcome,
+    Prepare,
+    Receive,
+)
 from clawrl.weights.sources import OnDisk
 
 log = logging.getLogger(__name__)
@@ -34,6 +50,7 @@ _POLL_S = 5.0
 _TRIES = 3
 _LOOK_S = 0.25
 _GOODBYE_S = 5.0
+_COPY_LOOK_S = 1.0
 
 
 class ReplicaControl:
@@ -54,11 +71,13 @@ class ReplicaControl:
         self._coordinator = coordinator
         self._stats = stats
         self._library = library
+        self._copying = Copying(library)
         self._draining = draining
         self._failures = 0
         self._preparing = engine.version
         self._admitted = asyncio.Event()
         self._leaving = False
+        self._poll: asyncio.Task[Order | None] | None = None
         # Held while a command is carried out.
         self._hands = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -91,7 +110,8 @@ class ReplicaControl:
         for task in (self._watch, self._task):
             if task is not None:
                 task.cancel()
-        self._library.close()
+        await self._copying.stop()
+        await self._library.close()
 
     def check(self) -> None:
         if self._failures >= _TRIES:
@@ -110,6 +130,9 @@ class ReplicaControl:
         if self._leaving:
             return
         self._leaving = True
+        # One that is repeated until a coordinator answers would sign on again with the next coordinator.
+        if self._poll is not None:
+            self._poll.cancel()
         try:
             await self._coordinator.ask("leave", self._replica, timeout_s=2.0)
         except CoordinatorAway:
@@ -120,9 +143,7 @@ class ReplicaControl:
     async def _listen(self) -> None:
         while not self._leaving:
             try:
-                order: Order | None = await self._coordinator.ask(
-                    "poll", self._replica, self._engine.version, self._figures(), _POLL_S, timeout_s=3 * _POLL_S
-                )
+                order = await self._next_order()
                 if order is None:
                     continue
                 async with self._hands:
@@ -138,6 +159,20 @@ class ReplicaControl:
                 # Whatever the coordinator chokes on, this replica must not go deaf.
                 log.exception("a command got lost; still serving version %d", self._engine.version)
                 await asyncio.sleep(1.0)
+
+    async def _next_order(self) -> Order | None:
+        self._poll = asyncio.ensure_future(
+            self._coordinator.ask(
+                "poll", self._replica, self._engine.version, self._figures(), _POLL_S, timeout_s=3 * _POLL_S
+            )
+        )
+        try:
+            return await self._poll
+        except asyncio.CancelledError:
+            if self._leaving and self._poll.cancelled():
+                return None
+            self._poll.cancel()
+            raise
 
     def _figures(self) -> dict[str, Any]:
         ranks, serving = self._engine.capabilities.ranks, self._admitted.is_set()
@@ -156,6 +191,9 @@ class ReplicaControl:
 
     async def _do(self, command: Command) -> dict[str, Any]:
         match command:
+            case Fetch(snapshot=snapshot, version=number, read_by_all=all_read):
+                if all_read or self._engine.capabilities.reads_snapshots:
+                    return {COPYING: await self._copied(snapshot, number) is None}
             case Prepare(manifest=manifest, snapshot=snapshot):
                 folder = Path(snapshot)
                 if self._engine.capabilities.reads_snapshots:
@@ -174,6 +212,9 @@ class ReplicaControl:
                 await self._engine.abort()
             case CatchUp(version=current):
                 if current.version != self._engine.version:
+                    folder = await self._copied(current.snapshot, current.version)
+                    if folder is None:
+                        return {COPYING: True}
                     await self._catch_up(current)
                 self._failures = 0
             case Admit():
@@ -182,7 +223,11 @@ class ReplicaControl:
 
     async def _catch_up(self, version: PolicyVersion) -> None:
         folder = await self._local(version.snapshot, version.version)
-        await catch_up(self._engine, dataclasses.replace(version, snapshot=str(folder)))
+        await catch_up(self._engine, dataclasses.replace(version, snapshot=str(folder)), self._library)
+
+    async def _copied(self, snapshot: str, version: int) -> Path | None:
+        """``None`` while it is still on its way."""
+        return await self._copying.here(Path(snapshot), version, held=self._engine.version, within_s=_COPY_LOOK_S)
 
     async def _local(self, snapshot: str, version: int) -> Path:
         return await self._library.local(Path(snapshot), version, held=self._engine.version)

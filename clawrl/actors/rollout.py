@@ -118,7 +118,7 @@ class Rollout:
     def stats(self) -> dict[str, Any]:
         return {
             "running": self._engine.load.running,
-            "waiting": self._engine.load.waiting,
+            "waiting": self._engine.load.waiting + self._answering.held,
             "unrecorded": self._recorder.unrecorded,
             "journaled": self._recorder.journaled,
             "pid": os.getpid(),

@@ -39,19 +39,16 @@ from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
 from clawrl.training.checkpointing import Checkpointing
-from clawrl.training.lineage import UNTRAINED, follow
 from clawrl.training.lora import shape_of
 from clawrl.training.model import load_model
 from clawrl.training.outgoing import Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.training.ranks import Ranks, limit_collectives
+from clawrl.training.weights_lineage import UNTRAINED, follow
+from clawrl.weights.patience import patience_of_one_call_s, patience_s
 from clawrl.weights.snapshot import put_back
 
 log = logging.getLogger(__name__)
-# A call that must not be lost waits this long for a coordinator that is being restarted.
-_PATIENCE_S = 300.0
-# Each may have to wait for the coordinator, and the rest after a failure takes as long as one.
-_CALLS_OF_A_PUBLISH = 6
 
 
 class Asking(Protocol):
@@ -97,7 +94,10 @@ class TrainingRun:
         self._device = device
         self._begun = begun
         self._from_rank_0 = ranks.from_rank_0
-        self._patience_s = self._longest_wait(ranks.world)
+        # While rank 0 waits for the coordinator, the other ranks wait for rank 0.
+        bound: Any = {"collective_timeout_s": self._config.collective_timeout_s, "world": ranks.world}
+        self._patience_s = patience_of_one_call_s(**bound)
+        self._publish_patience_s = patience_s(deployment.publish, **bound)
         self._run_id = self._from_rank_0(lambda: uuid.uuid4().hex)
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(self._config.seed)
@@ -108,10 +108,12 @@ class TrainingRun:
         reference = self._load(folder) if method.needs_reference and self._config.lora is None else None
         limit_collectives(self._config.collective_timeout_s)
         self._trainer = PolicyTrainer(self._model, reference, method, self._config)
+        self._shape = None if self._config.lora is None else shape_of(self._config.lora)
         self._outgoing = Outgoing(
             self._model,
             deployment.state_path / "snapshots",
             alone=deployment.adapters,
+            shape=self._shape,
             bucket_bytes=int(deployment.publish.bucket_mb * 2**20),
         )
         # The rollback that these weights have followed; part of the checkpoint.
@@ -129,7 +131,9 @@ class TrainingRun:
             self._trainer.load_state_dict(state)
             self._rewound_to = state.get("rewound_to", 0)
             self._lineage = state.get("lineage", UNTRAINED)
-        self._publisher = Publisher(deployment, self._ask, self._run_id, longest_rest_s=self._patience_s)
+        self._publisher = Publisher(
+            deployment, self._ask_in_a_publish, self._run_id, longest_rest_s=self._publish_patience_s
+        )
         self._unpublished = False
 
     def _load(self, folder: Path) -> PreTrainedModel:
@@ -192,10 +196,13 @@ class TrainingRun:
 
     def _rewind(self, version: PolicyVersion) -> None:
         """Serving was rolled back to these weights; training goes back to them, too, and checkpoints at once."""
-        lora = self._config.lora
-        shape = None if lora is None else shape_of(lora)
         self._from_rank_0(lambda: put_back(Path(version.snapshot).parent))
-        self._trainer.rewind(read_to_rewind(Path(version.snapshot), shape))
+        try:
+            self._trainer.rewind(read_to_rewind(Path(version.snapshot), self._shape))
+        except ValueError as error:
+            refusal = f"failed: version {version.version}: {error}"[:1000]
+            self._from_rank_0(lambda: self._ask("trainer_state", refusal))
+            raise
         self._outgoing.rewound()
         self._rewound_to = version.version
         current = self._from_rank_0(lambda: self._ask("current_version"))
@@ -246,11 +253,8 @@ class TrainingRun:
 
     # -- talking ------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, *arguments: Any, more_s: float = 0.0) -> Any:
-        return self._coordinator.ask_now(method, *arguments, timeout_s=self._patience_s + more_s)
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return self._coordinator.ask_now(method, *arguments, timeout_s=self._patience_s)
 
-    def _longest_wait(self, world: int) -> float:
-        """While rank 0 waits for the coordinator, the other ranks wait for rank 0."""
-        config = self._config
-        spare_s = (config.collective_timeout_s - self._deployment.publish.whole_s) / _CALLS_OF_A_PUBLISH
-        return _PATIENCE_S if world == 1 else min(_PATIENCE_S, max(spare_s, config.poll_s))
+    def _ask_in_a_publish(self, method: str, *arguments: Any, more_s: float = 0.0) -> Any:
+        return self._coordinator.ask_now(method, *arguments, timeout_s=self._publish_patience_s + more_s)

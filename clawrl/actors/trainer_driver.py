@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 10.0
 _HANGS_AFTER = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"
 _SEATS_S = 5.0
+_REPEAT_S = 5.0
 
 
 class TrainerDriver:
@@ -34,9 +35,11 @@ class TrainerDriver:
         self._stopping = threading.Event()
         training = deployment.trainer.training
         self._seats = SeatWatch(training.world_size, self._seat(), training.start_timeout_s)
+        self._said: str | None = None
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
         self._thread.start()
         threading.Thread(target=self._watch_seats, name="seats", daemon=True).start()
+        threading.Thread(target=self._repeat, name="repeat", daemon=True).start()
 
     def ping(self) -> int:
         """The process id. Raises when the training thread is gone though nobody asked it to stop."""
@@ -61,6 +64,7 @@ class TrainerDriver:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._said = None
             try:
                 self._trainer().fit()
             except Exception as error:
@@ -82,6 +86,12 @@ class TrainerDriver:
             if late:
                 limit_s = self._deployment.trainer.training.start_timeout_s
                 log.error("the trainer's ranks had not begun %g s after their start; others are started", limit_s)
+
+    def _repeat(self) -> None:
+        """A coordinator that was restarted has forgotten what it was told; of a run that goes on it hears at once."""
+        while not self._stopping.wait(_REPEAT_S):
+            if (said := self._said) is not None:
+                self._tell(said)
 
     def _seat(self) -> dict[str, float]:
         """What one rank reserves."""
@@ -121,6 +131,7 @@ class TrainerDriver:
         )
 
     def _tell(self, state: str) -> None:
+        self._said = state
         try:
             self._coordinator.ask_now("trainer_state", state, timeout_s=5.0)
         except Exception as error:

@@ -90,6 +90,11 @@ def imposed(case: Case) -> str:
     return " The deployment's own serving.sampling imposed that." if text is not None and text.turn.overridden else ""
 
 
+def ended(sentence: str) -> str:
+    """With a full stop, whatever the words are that it ends in."""
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+
+
 def short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 200 else f"{line[:197]}..."

@@ -5,6 +5,7 @@ Times are seconds since the epoch. ``seq`` is what the next page's ``before`` is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ def turn_document(row: TurnRow) -> dict[str, Any]:
         "state": row.state.value,
         "drop_reason": row.drop_reason.value if row.drop_reason else None,
         "verdict": None if row.verdict is None else int(row.verdict),
-        "score": row.score,
+        "score": finite(row.score),
         "reward": row.reward,
         "hints": row.hints,
         "taught": row.taught,
@@ -37,6 +38,11 @@ def turn_document(row: TurnRow) -> dict[str, Any]:
         "finished_at": row.finished_at,
         "state_at": row.state_at,
     }
+
+
+def finite(value: float | None) -> float | None:
+    """JSON knows no infinity, and a judge of somebody's own may."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def session_document(row: SessionRow) -> dict[str, Any]:

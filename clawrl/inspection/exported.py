@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from clawrl.inspection.documents import finite
 from clawrl.inspection.life import message_document
 from clawrl.ledger.life import TurnText
 from clawrl.ledger.views import TurnRow
@@ -48,7 +49,7 @@ def export_row(row: TurnRow, text: TurnText | None) -> dict[str, Any]:
         else [{"start": span.start, "end": span.end, "version": span.version} for span in turn.spans],
         "temperature": None if turn is None else turn.sampling.temperature,
         "verdict": None if row.verdict is None else int(row.verdict),
-        "score": row.score,
+        "score": finite(row.score),
         "reward": row.reward,
         "feedback": None if said is None else said.feedback.score,
         "comment": "" if said is None else said.feedback.comment,

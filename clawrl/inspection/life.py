@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clawrl.config import Deployment
-from clawrl.inspection.documents import step_document, turn_document
+from clawrl.inspection.documents import finite, step_document, turn_document
 from clawrl.inspection.situation import Situation
 from clawrl.inspection.why import explain
 from clawrl.ledger.life import TurnLife, TurnText
@@ -109,10 +109,10 @@ def _judgement(text: TurnText) -> dict[str, Any] | None:
         return None
     return {
         "verdict": None if judgement.verdict is None else int(judgement.verdict),
-        "score": judgement.score,
+        "score": finite(judgement.score),
         "votes": list(judgement.votes),
         "judge": judgement.judge,
-        "seconds": judgement.seconds,
+        "seconds": finite(judgement.seconds),
         "reasoning": judgement.detail,
         "hints": list(judgement.hints),
         "feedback": judgement.feedback,

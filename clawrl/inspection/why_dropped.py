@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clawrl.inspection.case import Case, Explain, Why, cuts, imposed, method_of, score, short
+from clawrl.inspection.case import Case, Explain, Why, cuts, ended, imposed, method_of, score, short
 from clawrl.messages import DropReason
 
 
@@ -100,7 +100,7 @@ def _judge_abstained(case: Case) -> Why:
     how = f" (votes {', '.join(map(str, votes))})" if votes else ""
     said = f": {short(detail)}" if detail else ""
     return Why(
-        sentence=f"The judge had no opinion{how}{said or '.'}",
+        sentence=ended(f"The judge had no opinion{how}{said}"),
         remedy="If it failed, look at the Judge deployment and at judge.verdict.timeout_s and judge.verdict.attempts; "
         "if it is unsure, at judge.verdict and `clawrl calibrate`. A person's feedback still counts.",
     )
@@ -187,9 +187,11 @@ def _stale(case: Case) -> Why:
 
 
 def _malformed(case: Case) -> Why:
-    problem = short(case.situation.problem)
+    problem = f": {short(case.situation.problem)}" if case.situation.problem else ""
     return Why(
-        sentence=f"The method {method_of(case)} could not make a sample of it" + (f": {problem}" if problem else "."),
+        sentence=ended(
+            f"The method {method_of(case)} could not make a sample of it{f': {problem}' if problem else ''}"
+        ),
         remedy="The coordinator's log has the error under the turn's id. With a method of your own try "
         "`clawrl contract method PATH`; after a change of trainer.method older turns may not fit.",
     )

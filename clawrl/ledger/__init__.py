@@ -1,8 +1,8 @@
 """The ledger of turns: `Ledger` and what it answers with. See `clawrl.ledger.store` for its promises."""
 
+from clawrl.ledger.checkpoint_standing import ForeignCheckpoint
 from clawrl.ledger.database import LedgerFileError
 from clawrl.ledger.leases import StepTaken
-from clawrl.ledger.lineage import ForeignCheckpoint
 from clawrl.ledger.runs import FencedRun
 from clawrl.ledger.states import IllegalMove
 from clawrl.ledger.store import Ledger

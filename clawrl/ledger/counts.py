@@ -11,7 +11,7 @@ from collections import Counter
 
 from clawrl.ledger.codec import unpack_stats
 from clawrl.ledger.database import Database
-from clawrl.ledger.views import Counts, JudgeStats, StepRow, StepState, TurnRow
+from clawrl.ledger.views import Counts, JudgeStats, RunRow, StepRow, StepState, TurnRow
 from clawrl.messages import DropReason, TurnKind, TurnState, Verdict
 
 ROW_SQL = (
@@ -99,6 +99,16 @@ def step_row(row: sqlite3.Row) -> StepRow:
         reward_mean=row["reward_mean"],
         stats=unpack_stats(row["stats"]),
         at=row["at"],
+    )
+
+
+def run_row(db: Database) -> RunRow | None:
+    run = db.one("SELECT run_id, restored_step FROM runs ORDER BY id DESC LIMIT 1")
+    if run is None:
+        return None
+    stats = db.scalar("SELECT stats FROM steps WHERE run_id = ? ORDER BY step DESC LIMIT 1", run["run_id"])
+    return RunRow(
+        run_id=run["run_id"], restored_step=run["restored_step"], stats=None if stats is None else unpack_stats(stats)
     )
 
 

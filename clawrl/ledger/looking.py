@@ -19,6 +19,8 @@ from clawrl.ledger.views import StepRow, TurnRow
 from clawrl.messages import DropReason, PolicyVersion, TurnId, TurnState
 
 SCAN = 2_000
+# A session is looked at as a whole.
+SCAN_PER_SESSION_ROW = 4
 MOST_ROWS = 500
 _TOP = 2**62
 Row = TypeVar("Row")
@@ -92,16 +94,16 @@ def find_turns(db: Database, wanted: TurnFilter, before: int | None, limit: int)
     rows = db.rows(
         f"{ROW_SQL} WHERE t.seq IN ({', '.join('?' * len(fitting))}) ORDER BY t.seq DESC LIMIT ?", *fitting, limit
     )
-    return Page(rows=tuple(turn_row(db, row) for row in rows), before=_go_on(seen, fitting, limit))
+    return Page(rows=tuple(turn_row(db, row) for row in rows), before=_go_on(seen, fitting, limit, SCAN))
 
 
 def recent_sessions(db: Database, before: int | None, limit: int) -> Page[SessionRow]:
     """Those whose newest turn has a smaller ``seq`` than ``before``, by their newest turn."""
-    limit = min(limit, MOST_ROWS)
+    limit, scan = min(limit, MOST_ROWS), SCAN // SCAN_PER_SESSION_ROW
     seen = db.rows(
         "SELECT seq, owner, session FROM turns WHERE seq < ? ORDER BY seq DESC LIMIT ?",
         _TOP if before is None else before,
-        SCAN,
+        scan,
     )
     found: dict[tuple[str, str], SessionRow | None] = {}
     listed: list[int] = []
@@ -117,7 +119,7 @@ def recent_sessions(db: Database, before: int | None, limit: int) -> Page[Sessio
         if found[key] is not None:
             listed.append(row["seq"])
     rows = tuple(row for row in found.values() if row is not None)
-    return Page(rows=rows, before=_go_on(seen, listed, limit))
+    return Page(rows=rows, before=_go_on(seen, listed, limit, scan))
 
 
 def find_session(db: Database, owner: str, session: str) -> SessionRow | None:
@@ -199,8 +201,8 @@ def _clauses(wanted: TurnFilter) -> dict[str, Any]:
     return {clause: value for clause, value in clauses.items() if value is not None}
 
 
-def _go_on(seen: list[sqlite3.Row], chosen: list[int], limit: int) -> int | None:
+def _go_on(seen: list[sqlite3.Row], chosen: list[int], limit: int, scan: int) -> int | None:
     if len(chosen) == limit:
         return chosen[-1]
-    last: int | None = seen[-1]["seq"] if len(seen) == SCAN else None
+    last: int | None = seen[-1]["seq"] if len(seen) == scan else None
     return last

@@ -1,9 +1,13 @@
-"""The only writer of a turn's state. Each move is checked, made and logged in the caller's transaction."""
+"""The only writer of a turn's state. Each move is checked, made and logged in the caller's transaction.
+
+``state_at`` of a queued turn is when it became ready: what comes back from a lease or a step that was void waits on
+from there, and is not made to wait anew. The log of transitions has the moments themselves.
+"""
 
 from __future__ import annotations
 
 from clawrl.ledger.database import Database
-from clawrl.ledger.states import IllegalMove, Place, check_move
+from clawrl.ledger.states import HELD, IllegalMove, Place, check_move
 from clawrl.ledger.views import Transition
 from clawrl.messages import DropReason, TurnId, TurnState
 
@@ -15,17 +19,29 @@ def move(db: Database, turn_id: TurnId, place: Place, detail: str = "") -> None:
         raise IllegalMove(f"turn {turn_id} is not recorded")
     source = TurnState(row["state"])
     check_move(turn_id, source, place.state, None if row["reason"] is None else DropReason(row["reason"]))
-    now = db.clock()
+    back = source in HELD and place.state is TurnState.QUEUED
+    since = (_ready_since(db, turn_id) if back else None) or db.clock()
     db.execute(
         "UPDATE turns SET state = ?, reason = ?, step = ?, lease_id = ?, state_at = ? WHERE turn_id = ?",
         place.state,
         place.reason,
         place.step,
         place.lease_id,
-        now,
+        since,
         turn_id,
     )
     log(db, turn_id, source, place, detail)
+
+
+def _ready_since(db: Database, turn_id: TurnId) -> float | None:
+    """When the turn was queued as it is; one that was judged again since an earlier time is another."""
+    found: float | None = db.scalar(
+        "SELECT max(at) FROM transitions WHERE turn_id = ? AND from_state = ? AND to_state = ?",
+        turn_id,
+        TurnState.JUDGED,
+        TurnState.QUEUED,
+    )
+    return found
 
 
 def log(db: Database, turn_id: TurnId, source: TurnState | None, place: Place, detail: str = "") -> None:

@@ -19,12 +19,12 @@ from typing import Any, Self
 
 from clawrl.ledger import (
     cases,
+    checkpoint_standing,
     counts,
     feedback,
     hints,
     judgements,
     leases,
-    lineage,
     linking,
     moves,
     restore,
@@ -48,6 +48,7 @@ from clawrl.ledger.views import (
     Pause,
     Recorded,
     Restored,
+    RunRow,
     StepRow,
     Swept,
     Transition,
@@ -182,7 +183,7 @@ class Ledger(Reads):
         return staleness.behind_of_lease(self._db, lease_id)
 
     def queued(self, until: float) -> int:
-        """How many turns are in the queue since ``until`` or longer."""
+        """How many turns are in the queue since ``until`` or longer; time in a lease that came to nothing counts."""
         return counts.queued(self._db, until)
 
     def lent_step(self) -> int | None:
@@ -235,11 +236,15 @@ class Ledger(Reads):
     @property
     def ledger_id(self) -> str:
         """What tells this ledger from every other one, for as long as the file lives."""
-        return lineage.ledger_id(self._db)
+        return checkpoint_standing.ledger_id(self._db)
 
     def resumable(self, positions: Sequence[LedgerPosition]) -> int | None:
         """Which of these checkpoints, newest first, training may go on from; raises `ForeignCheckpoint`."""
-        return lineage.resumable(self._db, positions)
+        return checkpoint_standing.resumable(self._db, positions)
+
+    def known(self, positions: Sequence[LedgerPosition]) -> list[bool]:
+        """Of each of these checkpoints, whether it belongs to this ledger's history."""
+        return [checkpoint_standing.is_known(self._db, position) for position in positions]
 
     def checkpointing(self, run_id: str, step: int) -> bool:
         """Whether a checkpoint of ``step`` may become valid; all that it builds on then survives a power cut, too."""
@@ -337,6 +342,10 @@ class Ledger(Reads):
 
     def judge_stats(self) -> JudgeStats:
         return counts.judge_stats(self._db)
+
+    def run(self) -> RunRow | None:
+        """The current training run; ``None`` before the first."""
+        return counts.run_row(self._db)
 
     def steps(self, limit: int = 100) -> list[StepRow]:
         return counts.step_rows(self._db, limit)

@@ -179,6 +179,15 @@ class StepState(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """The current training run; ``stats`` are the trainer's own of its last step, if it has taken one."""
+
+    run_id: str
+    restored_step: int
+    stats: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
     """One optimizer step; ``reward_mean`` is over its turns that have a reward, ``stats`` is the trainer's own.
 

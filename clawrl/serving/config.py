@@ -59,7 +59,9 @@ class ServingConfig(StrictConfig):
     )
     heartbeat_s: float = Field(10.0, gt=0, description="an empty delta is sent when nothing else was for so long")
     hold_timeout_s: float = Field(300.0, gt=0, description="how long a request may wait for a free slot")
-    max_waiting_requests: int = Field(256, gt=0, description="beyond this a request gets 429 with Retry-After")
+    max_waiting_requests: int = Field(
+        256, gt=0, description="for a slot, or for the newest weights; beyond this a request gets 429 with Retry-After"
+    )
 
     @model_validator(mode="after")
     def _one_user_a_name(self) -> Self:

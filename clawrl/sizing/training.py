@@ -15,12 +15,17 @@ from clawrl.sizing.architecture import DTYPE_BYTES, Architecture, parameters
 _WIDE = 4
 """Bytes of float32, in which norms, masters, moments and logits are computed."""
 _LOGIT_BLOCKS = 3
-"""Of one size at the peak: logits, their softmax, its gradient."""
+_LOGIT_BLOCKS_WITH_ENTROPY = 4
+"""Of one size at the peak of the backward pass: a block, the one before it, and what is made of them; for the entropy
+log-probs and probabilities both. Half a block more or less is a 16-bit copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetting:
-    """``lengths`` of the samples of one pass, ``predicted`` of whose tokens count; others as in `TrainingConfig`."""
+    """``lengths`` of the samples of one pass, ``predicted`` of whose tokens count; others as in `TrainingConfig`.
+
+    ``entropy``: the loss asks for it, as the methods' ``entropy_coef`` does.
+    """
 
     lengths: tuple[int, ...]
     predicted: int
@@ -29,6 +34,11 @@ class TrainingSetting:
     activation_checkpointing: bool = False
     offload_optimizer: bool = False
     logits_mb: int = 256
+    entropy: bool = False
+
+    @property
+    def logit_blocks(self) -> int:
+        return _LOGIT_BLOCKS_WITH_ENTROPY if self.entropy else _LOGIT_BLOCKS
 
     @property
     def tokens(self) -> int:
@@ -109,7 +119,7 @@ def activation_bytes(shape: Architecture, setting: TrainingSetting) -> float:
 def training_bytes(shape: Architecture, setting: TrainingSetting) -> TrainingBytes:
     held = rank_parameters(shape, setting.tp_size)
     b = DTYPE_BYTES[setting.dtype]
-    whole_logits = _LOGIT_BLOCKS * _WIDE * shape.vocab * setting.predicted
+    whole_logits = setting.logit_blocks * _WIDE * shape.vocab * setting.predicted
     block = max(setting.logits_mb * 2**20, _WIDE * shape.vocab / setting.tp_size)
     own_master = b == _WIDE and setting.tp_size == 1 and not setting.offload_optimizer
     return TrainingBytes(
@@ -119,7 +129,7 @@ def training_bytes(shape: Architecture, setting: TrainingSetting) -> TrainingByt
         masters=0.0 if own_master else held * _WIDE,
         moments=2 * held * _WIDE,
         activations=activation_bytes(shape, setting),
-        logits=min(whole_logits / setting.tp_size, _LOGIT_BLOCKS * block),
+        logits=min(whole_logits / setting.tp_size, setting.logit_blocks * block),
         whole_logits=whole_logits,
         offloaded=setting.offload_optimizer,
     )

@@ -11,6 +11,7 @@ own. A folder is written once; see `clawrl.training.checkpointing` for how folde
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 from clawrl.messages import LedgerPosition
 from clawrl.training.model import rank, world_size
 
+log = logging.getLogger(__name__)
 _INDEX = "checkpoint.json"
 
 
@@ -76,6 +78,16 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     return state
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether all of it was written once, whatever became of it since."""
+    return (folder / _INDEX).exists()
+
+
+def has_state(folder: Path) -> bool:
+    """Whether this rank's file is there."""
+    return (folder / _state_name()).is_file()
+
+
 def read_step(folder: Path) -> int | None:
     """The step of a complete checkpoint, without reading a tensor."""
     index = _read_index(folder)
@@ -95,11 +107,16 @@ def _state_name() -> str:
 
 
 def _read_index(folder: Path) -> dict[str, Any] | None:
+    """``None`` also for one that cannot be read: it was written whole, so that the disk has lost it."""
     path = folder / _INDEX
-    if not path.exists():
+    try:
+        index = json.loads(path.read_text())
+        return {**index, "step": int(index["step"]), "world_size": int(index["world_size"])}
+    except FileNotFoundError:
         return None
-    index: dict[str, Any] = json.loads(path.read_text())
-    return index
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        log.warning("passed over %s, which cannot be read: %r", path, error)
+        return None
 
 
 def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:

@@ -9,11 +9,15 @@ then the checkpoint becomes valid in this order, and a crash anywhere in it leav
 1. the coordinator says that this run is still the current one, and has synced the ledger up to the step;
 2. every rank writes the index;
 3. the coordinator is told: turns of steps up to this one are trained;
-4. older checkpoints beyond ``keep`` go, their index first.
+4. what is older than the newest ``keep`` good ones goes, their index first.
+
+A checkpoint is good if every rank has its file and the ledger knows it as its own. Others (of a run that had been
+replaced, of another ledger's history, half or damaged ones) are not restored and do not count: however many there are,
+the newest good ones stay. They go when that many good ones are newer.
 
 One save is on its way at most; the next begins at the first boundary after it that is due. A write that fails on any
 rank leaves nothing behind, is told to the coordinator and is tried again after the next step. On start what was never
-completed goes, and the coordinator chooses among the complete ones (`clawrl.ledger.lineage`).
+completed goes, and the coordinator chooses among the complete ones (`clawrl.ledger.checkpoint_standing`).
 
 Folders are numbered in the order in which saves began and carry their run's id, so that a run that was replaced cannot
 write over another's. Every method is a collective. On several nodes the folder must be shared, or every rank must find
@@ -36,10 +40,11 @@ from typing import Any
 
 from clawrl.messages import LedgerPosition
 from clawrl.training.checkpoint import (
+    has_state,
     host_copy,
+    is_finished,
     load_checkpoint,
     read_position,
-    read_step,
     remove_index,
     write_index,
     write_state,
@@ -71,8 +76,14 @@ class Checkpointing:
         """This rank's state in the newest checkpoint that belongs to the ledger; ``None``: train from the start."""
         self._remove_unfinished()
         # Where ranks have disks of their own, a crash may have come between two of their indices.
-        mine = [folder.name for folder in self._complete()]
-        names = sorted(set.intersection(*map(set, self._ranks.gather(mine))), reverse=True)
+        names = self._on_all_ranks([folder.name for folder in self._complete()])
+        damaged = [str(folder) for folder in self._folders() if read_position(folder) is None]
+        if not names and any(lost := self._ranks.gather(damaged)):
+            first = next(filter(None, lost))[0]
+            raise RuntimeError(
+                f"no checkpoint is left that can be read: {first} is damaged; put checkpoints/ back from a copy, or "
+                "move it away to train from the model as it came"
+            )
         self._ledger, chosen = self._ranks.from_rank_0(lambda: self._choose(names))
         folder = self._root / chosen if chosen is not None else earlier
         if folder is None or (names and chosen is None):
@@ -137,7 +148,7 @@ class Checkpointing:
     def _complete_save(self, saving: _Saving) -> None:
         step = saving.step
         # Looked up before the coordinator is asked: what a later run writes is not in it.
-        old = [folder for folder in self._complete() if folder != saving.folder][self._keep - 1 :]
+        old = self._superseded(saving.folder.name)
         self._from_current_run("checkpointing", step)
         write_index(saving.folder, step, LedgerPosition(ledger=self._ledger, run=self._run_id, step=step))
         # None may go, and no turn is trained, before all ranks have it.
@@ -146,6 +157,23 @@ class Checkpointing:
         self.saved_step = step
         for folder in old:
             _remove(folder)
+
+    def _superseded(self, newest: str) -> list[Path]:
+        """What may go once ``newest`` is valid, good or not; nothing before there are ``keep`` good ones."""
+        folders = self._folders()
+        mine = [f.name for f in folders if f.name < newest and read_position(f) is not None and has_state(f)]
+        names = self._on_all_ranks(mine)
+        good = self._ranks.from_rank_0(lambda: self._known(names))
+        oldest = [newest, *good][: self._keep][-1] if len(good) >= self._keep - 1 else None
+        return [] if oldest is None else [folder for folder in folders if folder.name < oldest]
+
+    def _known(self, names: list[str]) -> list[str]:
+        positions = [read_position(self._root / name) for name in names]
+        return [name for name, known in zip(names, self._ask("known", positions), strict=True) if known]
+
+    def _on_all_ranks(self, names: list[str]) -> list[str]:
+        """Those that every rank has, the newest first."""
+        return sorted(set.intersection(*map(set, self._ranks.gather(names))), reverse=True)
 
     def _from_current_run(self, call: str, step: int) -> None:
         if not self._ranks.from_rank_0(lambda: self._ask(call, self._run_id, step)):
@@ -162,7 +190,7 @@ class Checkpointing:
 
     def _remove_unfinished(self) -> None:
         for folder in self._folders():
-            if read_step(folder) is None:
+            if not is_finished(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -14,6 +14,9 @@ Adapters are put in after the model was sharded. FSDP does not know them: every 
 `Adapters.state_dict` has no adapter in it, as those are in the optimizer's masters. It says what they are an
 addition to: the settings, and this rank's pieces of those base weights that a rewind changed. All others are in the
 model's folder, so that it belongs into a model fresh from there.
+
+Where the model without its adapters is the reference for KL, no rewind may change it: one to adapters, or to whole
+weights that have theirs beside them, does not, and any other is refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,6 +25,7 @@ from typing import Any
 
 import peft
 import torch
+import torch.distributed as dist
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -32,6 +36,7 @@ from clawrl.training.shards import cut, gather, local
 from clawrl.weights.adapters import added
 
 _NAME = "default"
+_MOVED = "and that was replaced by whole weights in an earlier rewind; go back to a version from after that"
 
 
 class Adapters:
@@ -52,7 +57,7 @@ class Adapters:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Within it the model is what the adapters are added to: the start, until a rewind brings other weights."""
+        """Within it the model is what the adapters are added to: the start, unless a rewind brought other weights."""
         layers = [module for module in self._model.modules() if isinstance(module, LoraLayer)]
         for layer in layers:
             layer.enable_adapters(False)
@@ -73,19 +78,33 @@ class Adapters:
                 yield f"{name}.lora_B.{_NAME}.weight", torch.zeros(b.shape)
 
     @torch.no_grad()
-    def rewind(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rewind(self, weights: Mapping[str, Tensor], *, base_stays: bool = False) -> dict[str, Tensor]:
         """Take over whole ``weights``, by the model's own names, as the base. Returns the adapters to go on from.
 
-        They are among ``weights`` under the names that they are published by, or else those of the start. All weights
-        are there or nothing changes.
+        They are among ``weights`` under the names that they are published by, or else those of the start. Adapters
+        without any other weight are an addition to the base as it is. All weights are there or nothing changes; with
+        ``base_stays`` other whole weights than the base are refused with a `ValueError`, on all ranks.
         """
         published = {_published(name): name for name, _ in _adapters(self._model)}
         adapters = {name: weights[alone] for alone, name in published.items() if alone in weights}
         if adapters and (missing := sorted(published.keys() - weights.keys())):
             raise ValueError(f"the adapters to go back to lack {missing[0]} and {len(missing) - 1} more")
         base = {name: parameter for name, parameter, _ in base_parameters(self._model)}
+        if adapters and not base.keys() & weights.keys():
+            if self._on_any_rank(bool(self._changed)):
+                raise ValueError(f"these adapters belong to the model as it came, {_MOVED}")
+            return adapters
         if missing := sorted(base.keys() - weights.keys()):
             raise ValueError(f"the weights to go back to lack {missing[0]} and {len(missing) - 1} more")
+        # Whole, so that all ranks find the same.
+        others = [n for n, p in base.items() if base_stays and not _equal(gather(p.detach()), weights[n])]
+        if others:
+            raise ValueError(
+                f"going back to these weights would change the reference for KL, which is the model that adapters are "
+                f"added to: {others[0]} and {len(others) - 1} more differ, and no adapters of "
+                f"{self._config.model_dump(mode='json')} lie beside them. To train from them all the same, `clawrl "
+                "export` them, name the folder as policy.model.source and give the deployment another state_dir"
+            )
         for name, parameter in base.items():
             mine = local(parameter)
             piece = cut(weights[name], parameter).to(mine.dtype)
@@ -93,6 +112,13 @@ class Adapters:
                 mine.copy_(piece)
                 self._changed.add(name)
         return adapters or dict(self.start())
+
+    def _on_any_rank(self, flag: bool) -> bool:
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return flag
+        found = torch.tensor(int(flag), device=next(self._model.parameters()).device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        return bool(found)
 
     def state_dict(self) -> dict[str, Any]:
         """The live tensors, not a copy: write them out before the next step."""
@@ -107,6 +133,10 @@ class Adapters:
             if name in state["base"]:
                 local(parameter).copy_(state["base"][name])
         self._changed = set(state["base"])
+
+
+def _equal(mine: Tensor, other: Tensor) -> bool:
+    return torch.equal(mine, other.to(mine.device, mine.dtype))
 
 
 def check_settings(config: LoraConfig | None, saved: Mapping[str, Any] | None) -> None:

@@ -2,7 +2,8 @@
 
 Adapters alone need the weights below them on disk, for replicas that hold others and for those that come later: a
 snapshot of exactly these is looked for, and written where there is none. Which weights those are changes only with a
-rewind, or with the run; until a publish of theirs has succeeded they are gathered each time.
+rewind, or with the run; until a publish of theirs has succeeded they are gathered each time. Whole weights that
+adapters are merged into leave with these beside them, so that a rewind can take them back.
 
 `Outgoing.whole` and `Outgoing.version` are collectives; a manifest is made by the rank that sends.
 """
@@ -22,8 +23,10 @@ from clawrl.weights.adapters import merge
 from clawrl.weights.kept import snapshot_name
 from clawrl.weights.manifest import build_manifest
 from clawrl.weights.snapshot import (
+    Learned,
     SnapshotError,
     read_base,
+    read_learned,
     read_manifest,
     read_snapshot,
     write_snapshot,
@@ -36,24 +39,40 @@ class Contents:
 
     tensors: dict[str, torch.Tensor]
     describe: Callable[[int], WeightManifest]
+    learned: Learned | None = None
 
 
 class Outgoing:
-    """``alone`` is the shape of the adapters, if they are published alone; ``snapshots`` the folder of all versions."""
+    """``shape`` is that of the model's adapters, if it has any, ``alone`` the same if they are published alone.
+
+    ``snapshots`` is the folder of all versions.
+    """
 
     def __init__(
-        self, model: torch.nn.Module, snapshots: Path, *, alone: AdapterShape | None, bucket_bytes: int
+        self,
+        model: torch.nn.Module,
+        snapshots: Path,
+        *,
+        alone: AdapterShape | None,
+        bucket_bytes: int,
+        shape: AdapterShape | None = None,
     ) -> None:
         self._model = model
         self._snapshots = snapshots
         self._alone = alone
+        self._shape = shape
         self._bucket_bytes = bucket_bytes
         self._base: WeightManifest | None = None
         self._settled = False
 
     def whole(self) -> Contents:
         tensors = dict(full_parameters(self._model))
-        return Contents(tensors, lambda version: build_manifest(version, tensors, bucket_bytes=self._bucket_bytes))
+        learned = None
+        if self._shape is not None:
+            learned = Learned(shape=self._shape, tensors=dict(adapter_tensors(self._model)))
+        return Contents(
+            tensors, lambda version: build_manifest(version, tensors, bucket_bytes=self._bucket_bytes), learned
+        )
 
     def version(self) -> Contents:
         if self._alone is None:
@@ -98,9 +117,13 @@ class Outgoing:
 
 
 def read_to_rewind(folder: Path, shape: AdapterShape | None) -> dict[str, torch.Tensor]:
-    """The weights of a version for a trainer whose adapters have ``shape``: apart from its adapters if they fit."""
+    """The weights of a version for a trainer whose adapters have ``shape``: apart from its adapters if they fit.
+
+    Of whole weights with such adapters merged in, the adapters alone.
+    """
     manifest, tensors = read_snapshot(folder)
     if manifest.addition is None:
-        return tensors
+        learned = read_learned(folder)
+        return dict(learned.tensors) if learned is not None and learned.shape == shape else tensors
     _, base = read_base(folder, manifest)
     return {**base, **tensors} if manifest.addition.shape == shape else merge(base, tensors, manifest.addition.shape)

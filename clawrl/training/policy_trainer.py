@@ -88,6 +88,7 @@ class PolicyTrainer:
         self._config = config
         self._device = next(model.parameters()).device
         self._adapters = Adapters(model, config.lora, config.seed) if config.lora else None
+        self._base_is_reference = method.needs_reference and reference_model is None
         self._parallel = data_parallel(model)
         if config.activation_checkpointing:
             checkpoint_activations(model)
@@ -171,13 +172,14 @@ class PolicyTrainer:
     def rewind(self, weights: Mapping[str, Tensor]) -> None:
         """Go on from these whole weights with a fresh optimizer and method state. ``step`` stays: numbers never repeat.
 
-        Adapters that are among them stay adapters; without any, training begins anew with those of the start.
+        Adapters that are among them stay adapters; without any, training begins anew with those of the start. Raises
+        `ValueError` on every rank, and changes nothing, where that would move the reference: see `Adapters.rewind`.
 
         A collective: all ranks call it with equal weights.
         """
         reshard(self._model)
         if self._adapters is not None:
-            weights = self._adapters.rewind(weights)
+            weights = self._adapters.rewind(weights, base_stays=self._base_is_reference)
         self.optimizer.rewind(weights)
         self.method_state = self._method.initial_state()
         self._pending = None

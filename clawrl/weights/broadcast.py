@@ -4,12 +4,13 @@ The sender (trainer rank 0) opens a store on a port that the kernel picks, tells
 other means, and broadcasts bucket after bucket. Receivers are replicas, which come by `receive_buckets`, or the ranks
 of SGLang, which join the same group by themselves. The group lives for one publish: a fresh name and port
 each time, short timeouts, no state to repair when a member dies. Errors of any kind come out as
-`TransferError`; nobody waits longer than the timeout.
+`TransferError`. Meeting and every bucket take no longer than the timeout, and no bucket is begun after it.
 """
 
 from __future__ import annotations
 
 import datetime
+import math
 import socket
 import time
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ class Sender:
         self._transport = transport
         self._timeout_s = timeout_s
         self._group: Any = None
+        self._ends_at = math.inf
         self._store: dist.TCPStore | None = dist.TCPStore(
             host, 0, None, is_master=True, timeout=datetime.timedelta(seconds=timeout_s), wait_for_workers=False
         )
@@ -52,11 +54,14 @@ class Sender:
             transport=self._transport,
             timeout_s=self._timeout_s,
         )
+        self._ends_at = time.monotonic() + self._timeout_s
         self._group = _open_group(self._opened(), meeting, rank=0)
 
     def send(self, data: torch.Tensor) -> None:
         if self._group is None:
             raise TransferError("send before connect")
+        if time.monotonic() > self._ends_at:
+            raise TransferError(f"not everything was sent within {self._timeout_s:g} s (publish.transfer_timeout_s)")
         if data.numel():
             _broadcast(self._group, data.to("cuda") if self._transport == "nccl" else data, self._timeout_s)
 

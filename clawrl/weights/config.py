@@ -23,6 +23,12 @@ class PublishConfig(StrictConfig):
         description="what is sent where trainer.training.lora is set: the adapters alone, or whole weights with the "
         "adapters merged in; auto is alone, but merged for SGLang on GPUs, where it has not been run",
     )
+    fetch_timeout_s: float = Field(
+        600.0,
+        gt=0.0,
+        description="a publish waits so long for replicas that copy its snapshot from the head node, since their "
+        "machines do not see the state folder and files are read: by SGLang, and with transport disk",
+    )
     prepare_timeout_s: float = Field(20.0, gt=0.0)
     transfer_timeout_s: float = Field(60.0, gt=0.0)
     commit_timeout_s: float = Field(30.0, gt=0.0)
@@ -42,8 +48,17 @@ class PublishConfig(StrictConfig):
 
     @property
     def whole_s(self) -> float:
-        """A publish from the first word to the last takes at most this long."""
-        return self.prepare_timeout_s + self.longest_s
+        """A publish from the first word to the last takes at most this long, if the coordinator answers at once.
+
+        A sender gives up before the transfer's time limit, but for the bucket that it has begun.
+        """
+        sending_s = max(2 * self.transfer_timeout_s, self.receive_timeout_s)
+        return self.begin_s + sending_s + self.commit_timeout_s
+
+    @property
+    def begin_s(self) -> float:
+        """Until replicas are prepared. While they copy they have to answer, as they have to the call to prepare."""
+        return self.fetch_timeout_s + 2 * self.prepare_timeout_s
 
     @property
     def longest_s(self) -> float:

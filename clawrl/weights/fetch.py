@@ -4,9 +4,14 @@
 its files come through a `Reader`, are written aside, and appear under their own name when all are there. The name of a
 folder has the version and the digest of its bytes, which every engine checks again: no copy is mistaken for another.
 
-Of the copies only the version that serves and the one that was asked for last stay, with the whole weights that they
-are an addition to if they are adapters (``base_of`` says where these lie, beside them). Each library has a room of its
-own, locked while its process lives: what a killed one left behind goes when the next one needs room.
+What a replica has to make of a version for itself (whole weights out of adapters, for an engine that takes none) lies
+here, too: the snapshots' folder is the trainer's.
+
+Of all this only what belongs to the version that serves and to the one that was asked for last stays, with the whole
+weights that they are an addition to if they are adapters (``base_of`` says where these lie, beside them). Each library
+has a room of its own, locked while its process lives: what a killed one left behind goes when the next one needs room.
+Rooms are opened and cleaned one at a time, so that none is taken for a dead one's between its making and its lock.
+Files are moved and removed on threads, never on the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +20,9 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
@@ -55,7 +62,7 @@ class Library:
         self._base_of = base_of
         self._access = access
         self._lock: IO[bytes] | None = None
-        self._copies: dict[int, tuple[Path, ...]] = {}
+        self._copies: dict[int, set[Path]] = {}
         self._busy = asyncio.Lock()
 
     async def local(self, folder: Path, version: int, *, held: int) -> Path:
@@ -66,16 +73,21 @@ class Library:
             await asyncio.to_thread(self._open_room)
             copy = await self._bring(folder)
             base = self._base_of(copy)
-            also = () if base is None else (await self._bring(folder.parent / base.name),)
-            self._copies[version] = (copy, *also)
-            await asyncio.to_thread(self._drop_all_but, {version, held})
+            also = set() if base is None else {await self._bring(folder.parent / base.name)}
+            await asyncio.to_thread(self._keep, version, {copy, *also}, held)
             return copy
 
-    def close(self) -> None:
-        if self._lock is not None:
-            shutil.rmtree(self._room, ignore_errors=True)
-            self._lock.close()
-            self._lock = None
+    async def make(self, version: int, write: Callable[[Path], Path], *, held: int) -> Path:
+        """What ``write`` makes of ``version`` in a folder of ours; it runs on a thread and returns where that is."""
+        async with self._busy:
+            await asyncio.to_thread(self._open_room)
+            made = await asyncio.to_thread(write, self._room)
+            await asyncio.to_thread(self._keep, version, {made}, held)
+            return made
+
+    async def close(self) -> None:
+        async with self._busy:
+            await asyncio.to_thread(self._close_room)
 
     async def _bring(self, folder: Path) -> Path:
         copy = self._room / folder.name
@@ -84,13 +96,16 @@ class Library:
         return copy
 
     async def _fetch(self, folder: str, copy: Path) -> None:
-        aside = copy.with_name(f".{copy.name}")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        sizes = await self._reader.sizes(folder)
-        for name, size in sizes.items():
-            await self._fetch_file(folder, aside / name, size)
-        aside.rename(copy)
+        aside = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}")
+        try:
+            await asyncio.to_thread(aside.mkdir, parents=True)
+            sizes = await self._reader.sizes(folder)
+            for name, size in sizes.items():
+                await self._fetch_file(folder, aside / name, size)
+            await asyncio.to_thread(os.replace, aside, copy)
+        finally:
+            # Half a copy that was called off, too.
+            await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
 
     async def _fetch_file(self, folder: str, into: Path, size: int) -> None:
         offsets = list(range(0, size, CHUNK_BYTES))
@@ -114,14 +129,27 @@ class Library:
         """Make and lock our room, and take away those whose owners are gone."""
         if self._lock is not None:
             return
-        self._room.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self._room)
-        if self._lock is None:
-            raise SnapshotUnreachable(f"{self._room} is in use by another process")
-        for other in self._room.parent.iterdir():
-            if other != self._room and (lock := _locked(other)) is not None:
-                shutil.rmtree(other, ignore_errors=True)
-                lock.close()
+        self._room.parent.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(self._room.parent):
+            self._room.mkdir(exist_ok=True)
+            self._lock = _locked(self._room)
+            if self._lock is None:
+                raise SnapshotUnreachable(f"{self._room} is in use by another process")
+            for other in self._room.parent.iterdir():
+                if other.is_dir() and other != self._room and (lock := _locked(other)) is not None:
+                    shutil.rmtree(other, ignore_errors=True)
+                    lock.close()
+
+    def _close_room(self) -> None:
+        if self._lock is not None:
+            shutil.rmtree(self._room, ignore_errors=True)
+            self._lock.close()
+            self._lock = None
+            self._copies.clear()
+
+    def _keep(self, version: int, paths: set[Path], held: int) -> None:
+        self._copies.setdefault(version, set()).update(paths)
+        self._drop_all_but({version, held})
 
     def _drop_all_but(self, versions: set[int]) -> None:
         kept = {copy for version in versions & self._copies.keys() for copy in self._copies[version]}
@@ -152,6 +180,13 @@ def _is_snapshot(folder: Path) -> bool:
         return (folder / "manifest.json").is_file()
     except OSError:
         return False
+
+
+@contextmanager
+def _one_at_a_time(rooms: Path) -> Iterator[None]:
+    with (rooms / _LOCK).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _locked(room: Path) -> IO[bytes] | None:

@@ -7,6 +7,9 @@ stops asking, and after a restart of the coordinator the polls themselves rebuil
 A replica is in service from its `Admit` on and says so in each poll. The `floor` is the newest version such that none
 in service holds an older one; it never falls.
 
+One that has said goodbye stays gone: the number of a replica is never used again, so that a poll of it that comes after
+that is an old one on its way. (A coordinator that restarted does not know who left; those who left do not ask it.)
+
 Plain asyncio, one event loop. A command is answered once or times out; a late report is ignored.
 """
 
@@ -21,6 +24,22 @@ from typing import Any
 
 from clawrl.messages import PolicyVersion, WeightManifest
 from clawrl.weights.sources import WeightSource
+
+# More replicas than can have a poll on its way.
+_REMEMBERED = 1000
+
+
+COPYING = "copying"
+"""In the figures of an outcome: the snapshot is still on its way; ask again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Have the snapshot of this version at hand, if the engine will read it. ``read_by_all``: it is the transport."""
+
+    version: int
+    snapshot: str
+    read_by_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +77,7 @@ class Admit:
     """The replica holds the current version and is in every publish from now on: it may serve."""
 
 
-Command = Prepare | Receive | Commit | Abort | CatchUp | Admit
+Command = Fetch | Prepare | Receive | Commit | Abort | CatchUp | Admit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +111,7 @@ class Members:
 
     def __init__(self, *, expires_s: float = 15.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._members: dict[str, _Member] = {}
+        self._left: dict[str, None] = {}
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
         self._numbers = itertools.count(int(time.time() * 1000))
         self._expires_s = expires_s
@@ -100,6 +120,9 @@ class Members:
 
     async def poll(self, replica: str, version: int, stats: Mapping[str, Any], *, timeout_s: float) -> Order | None:
         """The next command for ``replica``, or ``None`` when there is none within ``timeout_s``."""
+        if replica in self._left:
+            await asyncio.sleep(timeout_s)
+            return None
         member = self._members.get(replica)
         if member is None:
             member = self._members[replica] = _Member(version=version, seen_at=self._clock(), stats=stats)
@@ -146,8 +169,11 @@ class Members:
         self._floor = max(self._floor, min(held, default=0))
         return self._floor
 
-    async def call(self, replica: str, command: Command, *, timeout_s: float) -> Outcome:
-        """Send a command and wait for its outcome. A replica that does not answer in time counts as failed."""
+    async def call(self, replica: str, command: Command, *, timeout_s: float, remedy: str = "") -> Outcome:
+        """Send a command and wait for its outcome. A replica that does not answer in time counts as failed.
+
+        ``remedy`` is what to do then.
+        """
         member = self._members.get(replica)
         if member is None:
             return Outcome(ok=False, detail=f"replica {replica} is gone")
@@ -160,15 +186,17 @@ class Members:
             async with asyncio.timeout(timeout_s):
                 return await outcome
         except TimeoutError:
-            return Outcome(
-                ok=False, detail=f"replica {replica} did not answer {type(command).__name__} in {timeout_s} s"
-            )
+            name = type(command).__name__
+            return Outcome(ok=False, detail=f"replica {replica} did not answer {name} in {timeout_s} s{remedy}")
         finally:
             self._waiting.pop(order.number, None)
             member.calls.discard(order.number)
 
     def leave(self, replica: str) -> None:
-        """A replica says goodbye: whoever waits for it need not."""
+        """A replica says goodbye, for good: whoever waits for it need not."""
+        self._left[replica] = None
+        while len(self._left) > _REMEMBERED:
+            del self._left[next(iter(self._left))]
         member = self._members.pop(replica, None)
         for number in member.calls if member else ():
             waiting = self._waiting.pop(number, None)

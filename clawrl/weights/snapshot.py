@@ -3,6 +3,9 @@
 Adapters are alone in theirs. The whole weights that they are an addition to are a snapshot beside it (`base_folder`),
 which `prune` keeps for as long as it keeps the adapters.
 
+Whole weights that adapters were merged into have those beside them (`Learned`), for the trainer alone: it can go back
+to them and leave what they were added to as it is. Nobody who loads the weights looks at that file.
+
 A snapshot appears under its final name only when it is whole (written aside, synced, renamed), so a crash
 leaves nothing that looks like a version. Reading checks the digest. Old snapshots are removed by `prune`.
 """
@@ -13,18 +16,31 @@ import dataclasses
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from clawrl.messages import AdapterShape, Addition, TensorSpec, WeightKind, WeightManifest
 from clawrl.weights.adapters import merge
 from clawrl.weights.kept import snapshot_name
-from clawrl.weights.manifest import as_bytes, digest_of
+from clawrl.weights.manifest import as_bytes, digest_of, spec_of
+
+# Engines load every *.safetensors of a folder.
+_LEARNED = "adapters.st"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """The adapters of ``shape`` that were merged into a version."""
+
+    shape: AdapterShape
+    tensors: Mapping[str, torch.Tensor]
+
 
 _ASIDE = ".aside-"
 
@@ -33,21 +49,29 @@ class SnapshotError(RuntimeError):
     """A snapshot is missing or is not what its manifest says."""
 
 
-def write_snapshot(root: Path, manifest: WeightManifest, tensors: Mapping[str, torch.Tensor]) -> Path:
+def write_snapshot(
+    root: Path, manifest: WeightManifest, tensors: Mapping[str, torch.Tensor], learned: Learned | None = None
+) -> Path:
     """Store a version under ``root`` and return its folder."""
     folder = root / snapshot_name(manifest.version, manifest.digest)
     if folder.is_dir():
         return folder
-    aside = root / f".{folder.name}.{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
+    # Of its own, whoever else stores the same version at this moment.
+    aside = root / f".{folder.name}.{uuid.uuid4().hex}"
     aside.mkdir(parents=True)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside / "model.safetensors")
+    if learned is not None:
+        ordered = dict(sorted(learned.tensors.items()))
+        specs = [spec_of(name, tensor) for name, tensor in ordered.items()]
+        said = {"digest": digest_of(specs, map(as_bytes, ordered.values()))}
+        said["shape"] = json.dumps(dataclasses.asdict(learned.shape))
+        save_file({name: tensor.contiguous() for name, tensor in learned.tensors.items()}, aside / _LEARNED, said)
     (aside / "manifest.json").write_text(json.dumps(dataclasses.asdict(manifest)))
     for part in aside.iterdir():
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
     try:
-        aside.rename(folder)
+        os.replace(aside, folder)
     except OSError:
         if not folder.is_dir():
             raise
@@ -106,6 +130,24 @@ def read_snapshot(folder: Path) -> tuple[WeightManifest, dict[str, torch.Tensor]
         raise SnapshotError(f"the snapshot {folder} cannot be read: {error}") from error
     check_digest(folder, manifest, (as_bytes(tensor) for tensor in tensors.values()))
     return manifest, tensors
+
+
+def read_learned(folder: Path) -> Learned | None:
+    """The adapters that are in these whole weights, if they were kept beside them. Raises `SnapshotError`."""
+    path = folder / _LEARNED
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            said, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it has no other way
+        shape = _shape_from(json.loads(said["shape"]))
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise SnapshotError(f"{path} cannot be read: {error}") from error
+    # The file has them in an order of its own.
+    specs = {name: spec_of(name, tensor) for name, tensor in sorted(tensors.items())}
+    if digest_of(list(specs.values()), (as_bytes(tensors[name]) for name in specs)) != said["digest"]:
+        raise SnapshotError(f"{path} is not what was written")
+    return Learned(shape=shape, tensors=tensors)
 
 
 def check_digest(folder: Path, manifest: WeightManifest, payloads: Iterator[torch.Tensor]) -> None:
@@ -181,9 +223,12 @@ def _manifest_from(data: dict[str, Any]) -> WeightManifest:
 def _addition_from(data: dict[str, Any] | None) -> Addition | None:
     if data is None:
         return None
-    shape = data["shape"]
     return Addition(
-        shape=AdapterShape(rank=int(shape["rank"]), alpha=float(shape["alpha"]), targets=tuple(shape["targets"])),
+        shape=_shape_from(data["shape"]),
         base_version=int(data["base_version"]),
         base_digest=str(data["base_digest"]),
     )
+
+
+def _shape_from(data: dict[str, Any]) -> AdapterShape:
+    return AdapterShape(rank=int(data["rank"]), alpha=float(data["alpha"]), targets=tuple(data["targets"]))

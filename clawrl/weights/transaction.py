@@ -1,10 +1,11 @@
 """The publish transaction, as the coordinator runs it.
 
-``begin`` asks every replica to prepare and leaves out those that do not answer; ``finish`` waits for the rest (the
-check of the digest is a replica's vote), writes the decision down if anyone has every byte, and only then lets those
-commit. Without one vote in favour the publish aborts: replicas forget what they staged, the old version
-serves, the next publish starts clean. After the decision the version stands: a replica that misses the
-commit catches up from the snapshot. A coordinator that restarts between the two knows only decisions, so
+``begin`` sees to it that every replica which reads snapshots has this one on its machine (for up to
+``fetch_timeout_s``, while it says that it copies), then asks all to prepare and leaves out those that do not answer;
+``finish`` waits for the rest (the check of the digest is a replica's vote), writes the decision down if anyone has
+every byte, and only then lets those commit. Without one vote in favour the publish aborts: replicas forget what they
+staged, the old version serves, the next publish starts clean. After the decision the version stands: a replica that
+misses the commit catches up from the snapshot. A coordinator that restarts between the two knows only decisions, so
 an undecided publish is simply gone and its trainer is told so.
 
 Publishes are one at a time; a new ``begin`` aborts an open one (its trainer died).
@@ -21,18 +22,31 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
 from clawrl.tasks import spawn
 from clawrl.weights.config import PublishConfig
-from clawrl.weights.members import Abort, Admit, CatchUp, Commit, Members, Outcome, Prepare, Receive
+from clawrl.weights.members import (
+    COPYING,
+    Abort,
+    Admit,
+    CatchUp,
+    Commit,
+    Fetch,
+    Members,
+    Outcome,
+    Prepare,
+    Receive,
+)
 from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous, WeightSource
 
 log = logging.getLogger(__name__)
 # A trainer that has sent everything asks at once for the decision.
 _WORD_S = 10.0
+_LOOK_S = 0.5
+_PREPARE = " (publish.prepare_timeout_s: raise it if the replica is well and only slow)"
 
 
 class PublishFailed(RuntimeError):
@@ -85,15 +99,10 @@ class Publishing:
             replicas=self._members.alive(),
             began_at=time.time(),
         )
+        refused = self._narrow(current, await self._fetched(current))
         offer = Prepare(manifest=manifest, snapshot=snapshot)
         answers = await self._ask_all(current.replicas, offer, self._config.prepare_timeout_s)
-        if self._open is not current:
-            raise PublishFailed("a newer publish began")
-        refused = [outcome.detail for outcome in answers.values() if not outcome.ok]
-        for replica, outcome in answers.items():
-            if not outcome.ok:
-                self._members.forget(replica)
-        current.replicas = [replica for replica, outcome in answers.items() if outcome.ok]
+        refused += self._narrow(current, answers)
         if refused and not current.replicas:
             # A version that nobody can take must not become the one that everybody has to have.
             await self.abort(current.publish_id, "; ".join(refused))
@@ -114,6 +123,48 @@ class Publishing:
             for replica, source in zip(current.replicas, sources, strict=True)
         }
         return meeting
+
+    def _narrow(self, current: _Open, answers: Mapping[str, Outcome]) -> list[str]:
+        """Leave out those who refused or did not answer, and say why. Raises `PublishFailed` if it was aborted."""
+        if self._open is not current:
+            raise PublishFailed("a newer publish began")
+        for replica, outcome in answers.items():
+            if not outcome.ok:
+                self._members.forget(replica)
+        current.replicas = [replica for replica, outcome in answers.items() if outcome.ok]
+        return [outcome.detail for outcome in answers.values() if not outcome.ok]
+
+    async def _fetched(self, current: _Open) -> dict[str, Outcome]:
+        """Of each replica, whether it has the snapshot at hand, or needs none."""
+        config, manifest = self._config, current.manifest
+        by_all = config.transport_of(manifest.kind) == "disk"
+        wanted = Fetch(version=manifest.version, snapshot=current.snapshot, read_by_all=by_all)
+        deadline = time.monotonic() + config.fetch_timeout_s
+
+        async def fetched(replica: str) -> Outcome:
+            while self._open is current:
+                outcome = await self._members.call(replica, wanted, timeout_s=config.prepare_timeout_s, remedy=_PREPARE)
+                if not outcome.ok or not outcome.stats.get(COPYING):
+                    return outcome
+                if time.monotonic() > deadline:
+                    return Outcome(ok=False, detail=f"replica {replica} {_fetch_remedy(wanted, config)}")
+            return Outcome(ok=False, detail="a newer publish began")
+
+        asked: dict[str, asyncio.Task[Outcome]] = {}
+        try:
+            while self._open is current:
+                # Copies take minutes, and who comes meanwhile is in this publish, too: it must not wait for its end.
+                for replica in self._members.alive():
+                    if replica not in asked:
+                        asked[replica] = asyncio.create_task(fetched(replica))
+                current.replicas = list(asked)
+                if not (missing := [task for task in asked.values() if not task.done()]):
+                    break
+                await asyncio.wait(missing, timeout=_LOOK_S)
+            return {replica: await task for replica, task in asked.items()}
+        finally:
+            for task in asked.values():
+                task.cancel()
 
     def _sources(self, current: _Open, host: str, port: int) -> tuple[Rendezvous, list[WeightSource]]:
         """The meeting, and where each replica gets the bytes; with snapshots from disk the trainer meets nobody."""
@@ -235,7 +286,8 @@ class Publishing:
             current.received_at = current.received_at or now
             if not current.finishing and now - current.received_at > _WORD_S:
                 return "every replica has it, and its trainer is silent"
-        longest_s = 2 * (self._config.prepare_timeout_s + self._config.receive_timeout_s)
+        config = self._config
+        longest_s = config.begin_s + 2 * config.receive_timeout_s
         return "its trainer is silent" if now - current.began_at > longest_s else None
 
     async def _commit(self, current: _Open) -> PolicyVersion:
@@ -261,8 +313,9 @@ class Publishing:
         return replace(version, stats=stats)
 
     async def _ask_all(self, replicas: list[str], command: Prepare | Commit, timeout_s: float) -> dict[str, Outcome]:
+        remedy = _PREPARE if isinstance(command, Prepare) else ""
         outcomes = await asyncio.gather(
-            *(self._members.call(replica, command, timeout_s=timeout_s) for replica in replicas)
+            *(self._members.call(replica, command, timeout_s=timeout_s, remedy=remedy) for replica in replicas)
         )
         return dict(zip(replicas, outcomes, strict=True))
 
@@ -270,3 +323,11 @@ class Publishing:
         if self._open is None or self._open.publish_id != publish_id:
             raise PublishFailed("this publish is not open any more: it was aborted, or the coordinator restarted")
         return self._open
+
+
+def _fetch_remedy(wanted: Fetch, config: PublishConfig) -> str:
+    return (
+        f"has not copied the snapshot of version {wanted.version} within {config.fetch_timeout_s:g} s "
+        "(publish.fetch_timeout_s): raise it, put state_dir on a file system that the replica's machine shares, or "
+        "give the two machines a faster network"
+    )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from clawrl.ledger.states import TERMINAL, IllegalMove, check_move
 from clawrl.ledger.views import StepState
 from clawrl.messages import DropReason, TurnState
-from clawrl.training.lineage import UNTRAINED, follow
+from clawrl.training.weights_lineage import UNTRAINED, follow
 from tests.chaos.history import History, TurnFacts
 from tests.chaos.notes import DeathNote, Outcome, RequestNote
 

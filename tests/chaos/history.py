@@ -38,7 +38,7 @@ class TurnFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What the trainer itself says, in its last checkpoint: see `clawrl.training.lineage`."""
+    """What the trainer itself says, in its last checkpoint: see `clawrl.training.weights_lineage`."""
 
     step: int
     lineage: str

@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster
 from ray.util import get_node_ip_address
 
 from tests.chaos.reaper import end_family, start_reaper
-from tests.family import family
+from tests.family import command_line, family
 from tests.live import Live, free_port, tiny_deployment
 
 log = logging.getLogger(__name__)
@@ -30,15 +30,17 @@ T = TypeVar("T")
 REPLICAS = 2
 RANKS = 2
 BATCH_SIZE = 8
-COLLECTIVE_TIMEOUT_S, START_TIMEOUT_S = 25.0, 90.0
+COLLECTIVE_TIMEOUT_S, START_TIMEOUT_S = 32.0, 90.0
 PUBLISH = {
     "bucket_mb": 0.02,
-    "prepare_timeout_s": 5,
-    "transfer_timeout_s": 6,
-    "commit_timeout_s": 5,
-    "go_back_timeout_s": 5,
+    # No replica of these reads files.
+    "fetch_timeout_s": 1,
+    "prepare_timeout_s": 4,
+    "transfer_timeout_s": 5,
+    "commit_timeout_s": 4,
+    "go_back_timeout_s": 4,
 }
-LONGEST_PUBLISH_S = 6 + 5 + 5
+LONGEST_PUBLISH_S = 5 + 4 + 4
 _ON_HEAD = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}}
 _NODE: dict[str, Any] = {"num_cpus": 4, "resources": {"rank": 1}, "object_store_memory": 80 * 2**20}
 _STOP_S = 120.0
@@ -182,6 +184,4 @@ def _patiently(start: Callable[[], T], *, otherwise: Callable[[], object] = lamb
 
 
 def _named(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return f"{process.pid} {' '.join(process.cmdline())[:100]}"
-    return str(process.pid)
+    return f"{process.pid} {' '.join(command_line(process))[:100]}"

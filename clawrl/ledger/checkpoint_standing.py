@@ -59,6 +59,11 @@ def standing(db: Database, position: LedgerPosition) -> Standing:
     return Standing.KNOWN if position.step <= run["taken_step"] else Standing.AHEAD
 
 
+def is_known(db: Database, position: LedgerPosition) -> bool:
+    """Whether training may go on from a checkpoint there."""
+    return standing(db, position) is Standing.KNOWN
+
+
 def resumable(db: Database, positions: Sequence[LedgerPosition]) -> int | None:
     """The first of ``positions`` (newest first) that training may go on from; ``None``: it starts from the model.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clawrl.training.lineage import UNTRAINED, follow
+from clawrl.training.weights_lineage import UNTRAINED, follow
 
 
 def test_the_order_of_turns_in_a_step_does_not_matter() -> None:

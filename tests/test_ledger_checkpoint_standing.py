@@ -57,6 +57,7 @@ def test_what_a_replaced_run_wrote_after_its_end_is_passed_over(ledger: Ledger) 
     ledger.restored("two", 2)
     overslept = position(ledger, "one", 3)
     assert ledger.resumable([overslept, position(ledger, "one", 2)]) == 1
+    assert ledger.known([overslept, position(ledger, "one", 2)]) == [False, True]
     assert ledger.resumable([overslept]) is None, "the run that replaced it began from nothing, too"
     take_step(ledger, "two", 3, 1)
     take_step(ledger, "two", 4, 1)
