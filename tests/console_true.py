@@ -46,6 +46,7 @@ def true_documents() -> TrueDocuments:
         to_judging(ledger, "rated", "asked")
         ledger.feedback(opinion("rated", -1.0, "Answer in one sentence."))
         judge(ledger, "rated", -1, targets=taught())
+        ledger.restored("run", 0)
         take_step(ledger, "run", 1, 1)
         ledger.checkpointed("run", 1)
         queue(ledger, "queued")
