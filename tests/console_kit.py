@@ -58,4 +58,4 @@ def sign_in(page: Any, url: str, key: str | None, view: str = "overview") -> Non
     if key is not None:
         page.fill("#key", key)
         page.press("#key", "Enter")
-    page.wait_for_selector("main#main > *")
+    page.wait_for_selector("#content > *")

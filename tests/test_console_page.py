@@ -218,7 +218,7 @@ def test_a_turns_life_is_in_one_view(fake: Fake, open_page: Open) -> None:
     page.get_by_text("dropped: greedy").first.wait_for()
     page.get_by_text("It is dropped, as the made-up ledger says.").wait_for()
     go(page, "turns/nobody")
-    page.get_by_text("There is no turn 'nobody'").wait_for()
+    page.get_by_text("No turn 'nobody' is known here").wait_for()
 
 
 def test_tokens_are_coloured_by_what_is_chosen_and_tell_their_values(fake: Fake, open_page: Open) -> None:
@@ -367,7 +367,7 @@ def test_an_answer_that_breaks_says_so_and_the_message_can_be_sent_again(fake: F
 def test_learning_is_paused_with_a_reason_resumed_and_published(fake: Fake, open_page: Open) -> None:
     page = open_page()
     page.keyboard.press("p")
-    page.get_by_label("Reason").fill("a look at the hints")
+    page.get_by_role("textbox", name="Reason").fill("a look at the hints")
     page.keyboard.press("Enter")
     page.get_by_text("a look at the hints. Answers are still served").wait_for()
     assert fake.of("/clawrl/pause") == [{"reason": "a look at the hints"}]
@@ -426,7 +426,6 @@ def test_a_server_that_goes_away_is_named_and_found_again(fake: Fake, open_page:
     assert len(row_texts(page, "Turns")) == 50, "what was known is gone"
     screenshot(page, "not-connected")
     fake.down, fake.up_since = False, time.time()
-    page.get_by_role("button", name="Try now").click()
     page.get_by_text("The coordinator was restarted").wait_for()
     wait_until(page, lambda: not page.locator(".banner").count(), "still said to be away")
     # Also where nothing answers at all.
@@ -481,11 +480,13 @@ def test_every_view_says_that_it_is_empty_and_that_it_could_not_be_loaded(fake: 
 def test_every_view_passes_axe_in_both_themes(fake: Fake, open_page: Open, theme: str) -> None:
     life = f"turns/{trained(fake)['turn_id']}"
     fake.paused = "a look at the hints"
+    # What depends on the theme alone is looked at in both, all the rest in one.
+    run = AXE_RUN.replace("RULES", THEME_RULES if theme == "dark" else ALL_RULES)
     # Axe is put into the page, which its policy would rightly refuse.
     page = open_page(enter=False, color_scheme=theme, bypass_csp=True)
     page.wait_for_selector("#key")
     page.add_script_tag(content=AXE.read_text())
-    found = {"gate": page.evaluate(AXE_RUN)}
+    found = {"gate": page.evaluate(run)}
     screenshot(page, f"{theme}-gate")
     page.fill("#key", KEY)
     page.press("#key", "Enter")
@@ -493,20 +494,22 @@ def test_every_view_passes_axe_in_both_themes(fake: Fake, open_page: Open, theme
     for view in (*VIEWS, life, "sessions/shop-3"):
         go(page, view)
         wait_until(page, lambda: not page.locator("main .spinner").count(), f"{view} is not there")
-        found[view] = page.evaluate(AXE_RUN)
+        found[view] = page.evaluate(run)
         screenshot(page, f"{theme}-{view.split('/')[0]}{'-one' if '/' in view else ''}", full_page=view == life)
     go(page, life)
     page.get_by_role("radio", name="Advantage").click()
-    found["advantages"] = page.evaluate(AXE_RUN)
+    found["advantages"] = page.evaluate(run)
     page.locator("h1").focus()
     page.keyboard.press("?")
     page.get_by_role("dialog").wait_for()
-    found["dialog"] = page.evaluate(AXE_RUN)
+    found["dialog"] = page.evaluate(run)
     assert {view: problems for view, problems in found.items() if problems} == {}
 
 
+ALL_RULES = '["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]'
+THEME_RULES = '{type: "rule", values: ["color-contrast", "link-in-text-block"]}'
 AXE_RUN = """async () => (await axe.run(document, {resultTypes: ["violations"],
-    runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]})).violations.map(found =>
+    runOnly: RULES})).violations.map(found =>
     `${found.id}: ${found.nodes.slice(0, 3).map(node => node.html + " " + node.failureSummary).join(" | ")}`)"""
 
 
@@ -535,6 +538,7 @@ def test_keys_lead_everywhere_and_can_be_switched_off(fake: Fake, open_page: Ope
     page.keyboard.press("t")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     page.keyboard.press("3")
+    page.get_by_label("Session").wait_for()
     page.keyboard.press("/")
     page.keyboard.type("2?t")
     assert page.get_by_label("Session").input_value() == "2?t", "keys act while somebody types"

@@ -23,6 +23,19 @@ def test_health_and_readiness_need_no_key(live: Live) -> None:
     assert ready.json() == {"ready": True, "policy": True, "judge": True, "coordinator": True}
 
 
+def test_the_console_is_served_to_everybody_and_shows_nothing_without_a_key(live: Live) -> None:
+    page = httpx.get(f"{live.url}/console", follow_redirects=True)
+    assert page.status_code == 200 and str(page.url) == f"{live.url}/console/"
+    assert (
+        "script-src 'self'" in page.headers["content-security-policy"] and "<title>clawrl console</title>" in page.text
+    )
+    module = httpx.get(f"{live.url}/console/js/app.js")
+    assert (module.status_code, module.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert httpx.head(f"{live.url}/console/console.css").status_code == 200
+    missing = httpx.get(f"{live.url}/console/js/nothing.js")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+
+
 def test_the_model_list_names_the_served_model(live: Live) -> None:
     (model,) = live.client().models.list().data
     assert model.id == MODEL and model.max_model_len == 512  # type: ignore[attr-defined]

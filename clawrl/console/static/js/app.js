@@ -55,7 +55,7 @@ function onTrouble(error, retryAt) {
     drawBanners();
   } else {
     const wait = Math.max(1, Math.round((retryAt - Date.now()) / 1000));
-    replace(root, h("div", { class: "gate" }, h("div", { class: "gate-card", role: "alert" }, h("h1", {}, "The server does not answer"),
+    replace(root, h("main", { class: "gate", id: "main" }, h("div", { class: "gate-card", role: "alert" }, h("h1", {}, "The server does not answer"),
       h("p", {}, `${error.message} Trying again in ${wait} s.`), h("button", { class: "primary", type: "button", onclick: () => poll.now() }, "Try now"))));
   }
 }
@@ -87,7 +87,7 @@ function lock(why) {
     key.set(given);
     poll.start();
   });
-  replace(root, h("main", { class: "gate" }, form));
+  replace(root, h("main", { class: "gate", id: "main" }, form));
   document.title = "clawrl console";
   input.focus();
 }
@@ -96,7 +96,7 @@ function lock(why) {
 
 function build() {
   const links = NAV.map(([name, label], at) => h("a", { href: `#/${name}`, data: { name }, title: `${label} (${at + 1})` }, icon(name), h("span", { class: "label" }, label)));
-  const lockButton = h("button", { class: "quiet", type: "button", title: "Forget the key", "aria-label": "Forget the key", hidden: !key.get(), onclick: () => lock("") },
+  const lockButton = h("button", { class: "quiet", type: "button", title: "Forget the key", "aria-label": "Lock: forget the key", hidden: !key.get(), onclick: () => lock("") },
     icon("lock"), h("span", { class: "label" }, "Lock"));
   const keysButton = h("button", { class: "quiet", type: "button", title: "Keyboard shortcuts (?)", "aria-label": "Keyboard shortcuts", onclick: showHelp },
     icon("keyboard"), h("span", { class: "label" }, "Shortcuts"));
@@ -109,13 +109,13 @@ function build() {
     toggle: h("button", { type: "button", onclick: toggle }),
     publish: h("button", { type: "button", title: "Publish what was learned", onclick: publish }, icon("publish"), h("span", { class: "label" }, "Publish")),
     banners: h("div", { class: "banners", role: "region", "aria-label": "Warnings", "aria-live": "polite" }),
-    main: h("main", { id: "main", tabindex: "-1" }),
+    content: h("div", { id: "content" }),
   };
   const side = h("header", { class: "side" },
     h("a", { class: "brand", href: "#/overview" }, h("img", { src: "icon.svg", alt: "", width: "28", height: "28" }), h("span", {}, h("b", {}, "clawrl"), frame.name)),
     h("nav", { "aria-label": "Views" }, links), h("div", { class: "side-end" }, themeButton(), keysButton, lockButton));
   const top = h("div", { class: "top" }, frame.title, h("div", { class: "top-end" }, frame.pill, frame.version, frame.publish, frame.toggle));
-  replace(root, h("div", { class: "frame" }, side, h("div", { class: "page" }, top, frame.banners, frame.main)), noticeArea());
+  replace(root, h("div", { class: "frame" }, side, h("main", { class: "page", id: "main", tabindex: "-1" }, top, frame.banners, frame.content)), noticeArea());
   NAV.forEach(([name], at) => bind(String(at + 1), () => (location.hash = `#/${name}`)));
   bind("?", showHelp);
   bind("t", () => notice(`Theme: ${nextTheme()}`));
@@ -132,7 +132,7 @@ function leave() {
 function navigate() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/").map(unescaped);
-  const found = name in VIEWS ? name : "overview";
+  const found = Object.hasOwn(VIEWS, name) ? name : "overview";
   const params = rest.filter((part) => part !== "");
   const build = found === "turns" && params.length ? turn : VIEWS[found];
   const moved = shown !== null;
@@ -145,7 +145,7 @@ function navigate() {
     if (link.dataset.name === found) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  replace(frame.main, shown.element);
+  replace(frame.content, shown.element);
   // Who reads by ear is told where they are; who types in a field of the view stays there.
   if (moved) frame.title.focus({ preventScroll: true });
   if (moved) scrollTo(0, 0);

@@ -53,7 +53,7 @@ export function table(label, columns, key, { rowClass } = {}) {
   const head = columns.map((column) => h("th", { scope: "col", class: column.class, title: column.title }, column.name));
   const grid = h("table", {}, h("caption", { class: "hidden" }, label), h("thead", {}, h("tr", {}, head)), body);
   // Wide tables scroll by themselves; the page never does sideways.
-  const element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, grid);
+  const element = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, grid);
   const build = (row) =>
     h("tr", { class: rowClass?.(row) }, columns.map((column) => h("td", { class: column.class }, column.cell(row))));
   return { element, body, update: (rows) => reconcile(body, rows, key, build) };

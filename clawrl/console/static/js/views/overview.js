@@ -106,7 +106,7 @@ function healthOf(guards) {
     h("th", { scope: "col", class: "num" }, "At the start"));
   const good = guards.good_version ?? null;
   return [
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Health figures" },
+    h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Health figures" },
       h("table", {}, h("thead", {}, head), h("tbody", {}, rows))),
     h("p", { class: "muted" }, good === null ? "No version has been found good yet." : `Version ${good} is the last that was found good.`),
   ];

@@ -13,7 +13,7 @@ export function view(ctx) {
   let older = [];
   const columns = [
     { name: "Version", class: "num", cell: (row) => versionLink(row.version) },
-    { name: "", class: "marks", cell: marks },
+    { name: "Standing", class: "marks", cell: marks },
     { name: "Step", class: "num", cell: (row) => stepLink(row.step) },
     { name: "Published", cell: (row) => h("time", { title: fullTime(row.published_at) }, clock(row.published_at)) },
     { name: "Reward", class: "num", cell: (row) => number(row.stats?.reward_mean) },
