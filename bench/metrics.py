@@ -26,7 +26,6 @@ from typing import Any
 from bench.ingress import CONNECTIONS, DEFAULT, GATEWAY_CPU, REPOSITORY, document_of, graph, pin
 from bench.ingress_load import Target, load
 from bench.ingress_peers import KEY
-from clawrl.config import read_deployment
 
 MOST_LOST = 0.05
 KINDS = {"answers": False, "streams": True}
@@ -93,8 +92,7 @@ def run(rounds: int, for_s: float, folder: Path) -> dict[str, list[dict[str, flo
             os.environ["RAY_TMPDIR"] = str(place)
             server, url = stack.enter_context(graph(document, place, DEFAULT))
             pin(server, others)
-            served = read_deployment(place / "deployment.yaml").serving.served_name
-            targets[name] = Target(name=name, url=url, key=KEY, model=served)
+            targets[name] = Target(name=name, url=url, key=KEY, model=args["serving"]["served_name"])
         os.sched_setaffinity(0, others)
         return measure(targets, rounds, for_s)
 
