@@ -210,7 +210,7 @@ const sentence = (text) => (/[.!?]$/.test(text.trim()) ? text.trim() : `${text.t
 
 function banner({ kind, title, text, count, actions }) {
   const buttons = actions.map(([name, act]) => h("button", { class: "small", type: "button", onclick: act }, name));
-  return h("div", { class: `banner ${kind}` }, h("p", {}, h("b", {}, title), " ", text, count !== undefined && h("span", { class: "count", "aria-live": "off" }, count)), h("div", { class: "buttons" }, buttons));
+  return h("div", { class: `banner ${kind}` }, h("p", {}, h("b", {}, title), " – ", text, " ", count !== undefined && h("span", { class: "count", "aria-live": "off" }, count)), h("div", { class: "buttons" }, buttons));
 }
 
 // -- operating ---------------------------------------------------------------------------------------
