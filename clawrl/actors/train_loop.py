@@ -98,7 +98,7 @@ class TrainingRun:
         # While rank 0 waits for the coordinator, the other ranks wait for rank 0.
         bound: Any = {"collective_timeout_s": self._config.collective_timeout_s, "world": ranks.world}
         self._patience_s = patience_of_one_call_s(**bound)
-        self._publish_patience_s = patience_s(deployment.publish, **bound)
+        self._publish_patience_s = patience_s(deployment.publish, **bound, least_s=self._config.poll_s)
         self._run_id = self._from_rank_0(lambda: uuid.uuid4().hex)
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(self._config.seed)
