@@ -22,6 +22,7 @@ from clawrl.config import Deployment, read_deployment
 from clawrl.ledger import Ledger
 from clawrl.ledger.folder import Holder, hold
 from clawrl.messages import AdapterShape, Addition, LedgerPosition, PolicyVersion, WeightManifest
+from clawrl.privacy.opening import open_ledger
 from clawrl.training.checkpoint import read_position, write_index, write_state
 from clawrl.weights.manifest import build_manifest
 from clawrl.weights.snapshot import snapshot_name, write_snapshot
@@ -45,7 +46,7 @@ class Lived:
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger(self.state / "ledger.sqlite", self.deployment.ledger)
+        return open_ledger(self.state, self.deployment.ledger, self.deployment.privacy)
 
 
 @pytest.fixture
