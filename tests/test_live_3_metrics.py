@@ -47,7 +47,7 @@ def test_the_figures_are_those_of_the_status(live: Live) -> None:
 
     for _ in range(20):
         status = live.status()
-        if told("ray_clawrl_turns_recorded") == status["turns"]["recorded"]:
+        if told("ray_clawrl_turns_recorded") == status["turns"]["recorded"] and told("ray_clawrl_replicas") == 2:
             break
         time.sleep(1)
     status = live.status()

@@ -137,6 +137,14 @@ def test_a_commit_of_which_nothing_was_ever_heard_does_not_hold_up_the_versions_
     assert found == {("publishes", "trained"): 1, ("publishes", "rollback"): 1}
 
 
+def test_replicas_that_left_a_version_are_not_counted_there_any_longer() -> None:
+    following = Following()
+    first = told(following, moment(versions=[version(7)]), [{"replica": "a", "version": 7}])
+    then = told(following, moment(versions=[version(8)]), [{"replica": "a", "version": 8}])
+    assert first["replicas", "7"] == 1
+    assert (then["replicas", "7"], then["replicas", "8"]) == (0, 1)
+
+
 def test_replicas_are_told_by_version_and_how_many_are_behind() -> None:
     replicas = [{"replica": name, "version": held} for name, held in (("a", 7), ("b", 7), ("c", 5))]
     found = told(Following(), moment(versions=[version(7)]), replicas)

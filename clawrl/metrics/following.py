@@ -58,13 +58,14 @@ class Following:
         self._step: tuple[str, int] | None = None
         self._version = -1
         self._began = False
+        self._held: set[int] = set()
 
     def tell(
         self, sink: Sink, seen: Look, replicas: Sequence[Mapping[str, Any]], guards: Mapping[str, float], journaled: int
     ) -> None:
         _tell_turns(sink, seen, journaled)
         current = seen.versions[0].version if seen.versions else 0
-        _tell_replicas(sink, replicas, current)
+        self._tell_replicas(sink, replicas, current)
         _tell_newest_step(sink, seen.steps)
         sizes = (figure(version.stats, catalogue.VERSION_BYTES.stat) for version in seen.versions)
         if (size := next((size for size in sizes if size is not None), None)) is not None:
@@ -76,6 +77,16 @@ class Following:
         for version in self._new_versions(seen.versions):
             _tell_version(sink, version)
         self._began = True
+
+    def _tell_replicas(self, sink: Sink, replicas: Sequence[Mapping[str, Any]], current: int) -> None:
+        held = Counter(int(replica["version"]) for replica in replicas)
+        told = set(sorted(held, reverse=True)[:NEWEST_VERSIONS])
+        # A level stands for a while: a version that they have left has none, or the sum would count them twice.
+        for version in told | self._held:
+            sink.set(catalogue.REPLICAS, held[version] if version in told else 0, version=str(version))
+        self._held = told
+        sink.set(catalogue.REPLICAS_BEHIND, sum(count for version, count in held.items() if version < current))
+        sink.set(catalogue.POLICY_VERSION, current)
 
     def _new_steps(self, newest_first: Sequence[StepRow]) -> list[StepRow]:
         """Oldest first. Of what there was before the first look nothing is new."""
@@ -117,14 +128,6 @@ def _tell_turns(sink: Sink, seen: Look, journaled: int) -> None:
     for reward in seen.rewards:
         sink.set(catalogue.REWARD_MEAN, reward.mean, version=str(reward.version))
         sink.set(catalogue.REWARDED_TURNS, reward.turns, version=str(reward.version))
-
-
-def _tell_replicas(sink: Sink, replicas: Sequence[Mapping[str, Any]], current: int) -> None:
-    held = Counter(int(replica["version"]) for replica in replicas)
-    for version in sorted(held, reverse=True)[:NEWEST_VERSIONS]:
-        sink.set(catalogue.REPLICAS, held[version], version=str(version))
-    sink.set(catalogue.REPLICAS_BEHIND, sum(count for version, count in held.items() if version < current))
-    sink.set(catalogue.POLICY_VERSION, current)
 
 
 def _tell_newest_step(sink: Sink, steps: Sequence[StepRow]) -> None:
