@@ -53,8 +53,10 @@ def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
         counts = ledger.counts()
         assert counts.adds_up
         assert counts.recorded == recorded + len(asked)
-        aborted = [row for row in ledger.turns(10) if row.drop_reason is DropReason.ABORTED]
-        assert len(aborted) == sum(how != "complete" for how in ended)
+        reasons = [row.drop_reason for row in ledger.turns(len(asked))]
+        # One that was over when its connection went is whole, though its client did not hear the end.
+        assert reasons.count(DropReason.ABORTED) <= sum(how != "complete" for how in ended)
+        assert DropReason.FAILED not in reasons
 
 
 def test_started_again_it_goes_on_where_it_stopped(live: Live) -> None:
