@@ -15,6 +15,7 @@ from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
 from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
 from clawrl.training.checkpoint import load_checkpoint
 from clawrl.training.config import LoraConfig, TrainingConfig
+from clawrl.training.lora import adapter_tensors
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from clawrl.training.tree import MIN_SHARED
@@ -82,6 +83,7 @@ def observe(folder: Path, scratch: Path, lora: bool, tp_size: int = 1, fsdp_size
     seen: dict[str, Any] = {"metrics": dict(plan.metrics), "gradients": full_gradients(trainer)}
     trainer.apply()
     seen["weights"] = dict(full_parameters(trainer._model))
+    of_that_version = dict(adapter_tensors(trainer._model)) if lora else seen["weights"]
 
     seen["reasons"] = []
     for bad in ([make_sample("m", 3, 4, mask=[False] * 4)], [make_sample("n", 3, 4, logps=[float("nan")] * 4)]):
@@ -100,7 +102,12 @@ def observe(folder: Path, scratch: Path, lora: bool, tp_size: int = 1, fsdp_size
         seen[name] = dict(full_parameters(one._model))
 
     look(trainer)
-    trainer.rewind(seen["weights"])
+    if lora:
+        # Below adapters they would be another reference, and every rank has to say so.
+        with pytest.raises(ValueError, match="change the reference for KL"):
+            trainer.rewind(seen["weights"])
+        assert all(torch.equal(seen["straight"][n], p) for n, p in full_parameters(trainer._model))
+    trainer.rewind(of_that_version)
     seen["rewound_to_1"] = dict(full_parameters(trainer._model))
     trainer.compute(batch(3))
     trainer.apply()
