@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
 from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
 from clawrl.training.checkpoint import load_checkpoint
 from clawrl.training.config import LoraConfig, TrainingConfig
-from clawrl.training.lora import adapter_tensors, base_tensors
+from clawrl.training.lora import adapter_tensors
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from clawrl.training.tree import MIN_SHARED
@@ -85,9 +84,7 @@ def observe(folder: Path, scratch: Path, lora: bool, tp_size: int = 1, fsdp_size
     seen: dict[str, Any] = {"metrics": dict(plan.metrics), "gradients": full_gradients(trainer)}
     trainer.apply()
     seen["weights"] = dict(full_parameters(trainer._model))
-    # With adapters the base is the reference for KL and stays: what is gone back to is told apart.
-    apart = chain(base_tensors(trainer._model), adapter_tensors(trainer._model))
-    kept = {name: tensor.clone() for name, tensor in apart} if lora else seen["weights"]
+    adapters = {name: tensor.clone() for name, tensor in adapter_tensors(trainer._model)} if lora else {}
 
     seen["reasons"] = []
     for bad in ([make_sample("m", 3, 4, mask=[False] * 4)], [make_sample("n", 3, 4, logps=[float("nan")] * 4)]):
@@ -106,7 +103,12 @@ def observe(folder: Path, scratch: Path, lora: bool, tp_size: int = 1, fsdp_size
         seen[name] = dict(full_parameters(one._model))
 
     look(trainer)
-    trainer.rewind(kept)
+    if lora:
+        # Below adapters they would be another reference, and every rank has to say so.
+        with pytest.raises(ValueError, match="change the reference for KL"):
+            trainer.rewind(seen["weights"])
+        assert all(torch.equal(seen["straight"][n], p) for n, p in full_parameters(trainer._model))
+    trainer.rewind(adapters or seen["weights"])
     seen["rewound_to_1"] = dict(full_parameters(trainer._model))
     trainer.compute(batch(3))
     trainer.apply()
