@@ -62,7 +62,8 @@ def test_the_figures_are_those_of_the_status(live: Live) -> None:
     parts = sum(newest[f"{phase}_s"] for phase in ("wait", "forward", "backward", "optimizer", "update_weights"))
     assert 0 < parts <= newest["step_s"]
     assert newest["forward_s"] > 0 and newest["backward_s"] > 0 and newest["optimizer_s"] > 0
-    assert newest["entropy"] > 0 and newest["train_rollout_kl"] < 1e-4
+    # Samples may be a few versions old.
+    assert newest["entropy"] > 0 and -1e-6 < newest["train_rollout_kl"] < 0.1
 
 
 def test_ray_shows_the_actors_and_the_training_run_under_names_that_say_what_they_are(live: Live) -> None:
