@@ -14,11 +14,11 @@ from tests.chaos.plan import SHARES, Kind
 def test_after_twenty_kills_every_turn_is_trained_once_or_dropped_and_only_streams_of_dead_replicas_failed(
     tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
-    report = chaos(tmp_path, "--kills", "20", "--seed", "11", "--within", "125", limit_s=400)
+    report = chaos(tmp_path, "--kills", "20", "--seed", "11", "--within", "100", limit_s=400)
     record_property("chaos", {name: report[name] for name in ("kills", "requests", "failed_by", "recovery_s")})
     assert report["complaints"] == [], report["output"]
     # What a slow machine had no time for is in the report; what was done has to be of many kinds.
-    assert report["kills"]["done"] >= 12 and set(report["kills"]) >= {Kind.COORDINATOR, Kind.REPLICA, Kind.RANK}
+    assert report["kills"]["done"] >= 10 and set(report["kills"]) >= {Kind.COORDINATOR, Kind.REPLICA, Kind.RANK}
     assert report["requests"]["whole"] > 20 and report["turns"]["trained"] > 0
 
 

@@ -234,6 +234,7 @@ def test_a_request_waits_for_a_place_only_so_long(running: tuple[Loop, SglangEng
     loop.run(story())
 
 
+@pytest.mark.nightly
 def test_a_model_of_a_gguf_wheel_has_the_same_logprobs() -> None:
     """SmolLM2: another architecture, real weights, tied embeddings."""
     from clawrl.models import ModelConfig, resolve
