@@ -58,14 +58,21 @@ def test_adapters_are_served_as_the_merged_model_says_also_in_the_middle_of_an_a
             never_ending(engine)
             asked = request(PROMPT, max_tokens=300, temperature=0.7)
 
-            async def drain() -> list[object]:
-                return [chunk async for chunk in engine.generate(asked)]
+            chunks: list[object] = []
+
+            async def drain() -> None:
+                async for chunk in engine.generate(asked):
+                    chunks.append(chunk)
 
             answering = asyncio.create_task(drain())
             for version, adapters in ((1, first), (2, second)):
-                await asyncio.sleep(0.15)
+                # Not after a while: a quick machine would have ended the answer by then.
+                before = len(chunks)
+                while len(chunks) < before + 3:
+                    await asyncio.sleep(0.001)
                 await publish_adapters(engine, base, version, adapters)
-            answer = collected(asked.prompt_ids, await answering)  # type: ignore[arg-type]
+            await answering
+            answer = collected(asked.prompt_ids, chunks)  # type: ignore[arg-type]
             assert sorted(set(answer.versions.tolist())) == [0, 1, 2]
             for version, model in enumerate((base.merged({}), base.merged(first), base.merged(second))):
                 span = answer.versions == version
