@@ -34,8 +34,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-publish bench-train \
-	bench-learning bench-collapse lint format clean
+.PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-metrics bench-publish \
+	bench-train bench-sessions bench-learning bench-collapse lint format docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -67,11 +67,17 @@ chaos: $(VENV)/.installed-test ## 200 kills at random under traffic, then an aud
 bench-ingress: $(VENV)/.installed-demo $(VENV)-litellm/.installed ## the HTTP side against a bare engine and other gateways
 	$(BIN)/python -m bench.ingress --litellm $(VENV)-litellm/bin/litellm $(BENCH_ARGS)
 
+bench-metrics: $(VENV)/.installed-demo ## what metrics cost: requests per second with them and without, interleaved
+	$(BIN)/python -m bench.metrics $(BENCH_ARGS)
+
 bench-publish: $(VENV)/.installed $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## what new weights cost the answers in flight, by transport
 	$(BIN)/python -m bench.publish $(BENCH_ARGS)
 
 bench-train: $(VENV)/.installed-test $(VENV)-trl/.installed ## what a training step costs beside TRL's and a plain loop's
 	$(BIN)/python -m bench.train --trl $(VENV)-trl/bin/python $(BENCH_ARGS)
+
+bench-sessions: $(VENV)/.installed ## what sharing saves: BENCH_ARGS="--ledger FILE" or "--recordings FOLDER"
+	$(BIN)/python -m bench.sessions $(BENCH_ARGS)
 
 sglang-cpu: $(SGLANG_CPU)/.installed ## the environment in which SGLang runs on this CPU
 	@echo "CLAWRL_SGLANG_PYTHON=$(SGLANG_CPU)/bin/python"
@@ -119,8 +125,14 @@ format: $(VENV)/.installed-test ## rewrite the code the way that lint wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.installed-docs ## the documentation as a site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-docs ## the same at http://127.0.0.1:8001, anew whenever a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+
 clean: ## remove caches and the demo's output; .venv and bench-output stay
-	rm -rf demo-output test-artefacts build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf demo-output test-artefacts site build dist clawrl.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find clawrl tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that a step is done for these versions; a second `make` then does nothing.
@@ -166,6 +178,10 @@ $(VENV)/.installed-demo: $(VENV)/.installed
 	$(PIP) -c constraints.txt -e '.[demo]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e '.[docs]'
+	@touch $@
+
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) -c constraints.txt -e '.[demo,test]'
+	$(PIP) -c constraints.txt -e '.[demo,docs,test]'
 	@touch $@

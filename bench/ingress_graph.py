@@ -17,8 +17,10 @@ from clawrl.actors.calls import NAMESPACE, coordinator_name
 from clawrl.actors.coordinator_actor import CoordinatorActor
 from clawrl.actors.generation import GenerationTask
 from clawrl.actors.ingress import Ingress
+from clawrl.actors.ray_metrics import sink_of
 from clawrl.config import Deployment
 from clawrl.messages import FinishReason, Message, VersionSpan
+from clawrl.metrics.answers import AnswerMeter
 from clawrl.serving.pieces import FinishPiece, Piece, TextPiece, Usage
 
 WORDS = tuple(f"word{number} " for number in range(16))
@@ -28,6 +30,7 @@ _MANY = 1_000_000
 class InstantRollout:
     def __init__(self, deployment: Deployment) -> None:
         app_name = serve.get_replica_context().app_name
+        self._sink = sink_of(deployment.metrics)
         # Serve stops this one last, and the coordinator goes with the process that made it.
         self._coordinator = (
             ray.remote(CoordinatorActor)
@@ -42,8 +45,12 @@ class InstantRollout:
         return len(messages)
 
     async def generate(self, task: GenerationTask) -> AsyncGenerator[Piece, None]:
+        # Measured as a replica measures.
+        meter = AnswerMeter(self._sink)
         for word in WORDS:
+            meter.took(1)
             yield TextPiece(text=word, version=0)
+        meter.ended(8)
         yield FinishPiece(
             finish_reason=FinishReason.STOP,
             spans=(VersionSpan(start=0, end=len(WORDS), version=0),),

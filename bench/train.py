@@ -1,12 +1,15 @@
 """What a training step costs: clawrl's trainer, TRL's, and a plain loop, taking the same step on the same samples.
 
-    python -m bench.train [--trl PYTHON] [--models tiny 135m] [--kinds padded ragged sessions] [--json FILE] [--quick]
+    python -m bench.train [--trl PYTHON] [--models tiny 135m] [--kinds padded ragged sessions] [--minutes 14]
+                          [--json FILE] [--quick]
 
 Each contestant is a process of its own; they take turns, one step each a round, in an order that moves on. Ratios are
-to the plain loop's step of the same round: 2 is twice as fast. The first step of each is not counted: in float32 its
-gradients and weights are compared, and a difference ends the bench. Tokens are those of the samples, once for each
-sample that has them; what went through the model, padding included and shared beginnings once, stands beside. Memory is
-resident memory of the process: its peak in the steps that count, and what of that came after the model was loaded.
+to the plain loop's step of the same round: 2 is twice as fast. The minutes are shared out over the comparisons, and
+each takes the rounds that there is time for, one at least: on a busy machine there are fewer, and the run still ends.
+The first step of each is not counted: in float32 its gradients and weights are compared, and a difference ends the
+bench. Tokens are those of the samples, once for each sample that has them; what went through the model, padding
+included and shared beginnings once, stands beside. Memory is resident memory of the process: its peak in the steps
+that count, and what of that came after the model was loaded.
 
 TRL runs in the interpreter that --trl names, and is left out without it. The table for a model that does not fit this
 machine is arithmetic: `bench.train_table`.
@@ -23,8 +26,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +48,7 @@ MODELS = ("tiny", "135m")
 DTYPES = ("float32", "bfloat16")
 PLAIN = "plain"
 Round = Mapping[str, Mapping[str, float]]
+_MOST_ROUNDS = 9
 _ROW_TOKENS = 1152
 """Four rows of the padded batch's length: half of a batch goes through the model at once."""
 
@@ -53,7 +59,6 @@ class Cell:
     kind: str
     dtype: str
     copies: int
-    rounds: int
 
     def __str__(self) -> str:
         return f"{self.model}, {self.kind}, {self.dtype}"
@@ -96,7 +101,23 @@ class Contestant:
         return self.hear()
 
 
-def measure(cell: Cell, pythons: Mapping[str, str], folder: Path, work: Path, threads: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """``rounds`` steps of each contestant, or as many as there is time for until ``until``; at least one."""
+
+    rounds: int | None
+    until: float
+
+    def numbers(self) -> Iterator[int]:
+        for number in count() if self.rounds is None else range(self.rounds):
+            yield number
+            if self.rounds is None and (time.monotonic() > self.until or number + 1 == _MOST_ROUNDS):
+                return
+
+
+def measure(
+    cell: Cell, pythons: Mapping[str, str], folder: Path, work: Path, threads: int, patience: Patience
+) -> dict[str, Any]:
     """``pythons``: an interpreter for each contestant."""
     vocabulary = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size
     pieces = make_pieces(cell.kind, vocabulary, copies=cell.copies)
@@ -120,7 +141,7 @@ def measure(cell: Cell, pythons: Mapping[str, str], folder: Path, work: Path, th
         firsts = {side.name: side.step() for side in sides}
         same = compare(folder, {n: FirstStep(work / f"first-{n}", s) for n, s in firsts.items()}) if compared else []
         rounds = []
-        for number in range(cell.rounds):
+        for number in patience.numbers():
             turn = number % len(sides)
             taken = {side.name: side.step() for side in [*sides[turn:], *sides[:turn]]}
             rounds.append(taken)
@@ -148,32 +169,41 @@ def row(name: str, tokens: int, rounds: Sequence[Round], loaded_mb: float) -> di
     return {
         "name": name,
         "seconds": statistics.median(step["seconds"] for step in steps),
+        "cpu_seconds": statistics.median(step["cpu_seconds"] for step in steps),
         "tokens_per_second": statistics.median(tokens / step["seconds"] for step in steps),
         "ratio": statistics.median(taken[PLAIN]["seconds"] / taken[name]["seconds"] for taken in rounds),
+        "cpu_ratio": statistics.median(taken[PLAIN]["cpu_seconds"] / taken[name]["cpu_seconds"] for taken in rounds),
         "passed_tokens": steps[0]["passed_tokens"],
         "loaded_mb": loaded_mb,
         "peak_mb": max(step["peak_mb"] for step in steps),
     }
 
 
-def report(cells: Sequence[Mapping[str, Any]]) -> None:
-    print("\n| model | batch | dtype | trainer | tokens | computed | s a step | tokens/s | ratio | peak, MB | rise |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for cell in cells:
-        for one in cell["rows"]:
-            rise = one["peak_mb"] - one["loaded_mb"]
-            print(
-                f"| {cell['model']} | {cell['kind']} | {cell['dtype']} | {one['name']} | {cell['tokens']} | "
-                f"{one['passed_tokens']} | {one['seconds']:.2f} | {one['tokens_per_second']:.0f} | "
-                f"{one['ratio']:.2f} | {one['peak_mb']:.0f} | {rise:.0f} |"
-            )
-    print("\n| model | batch | trainer | gradient norm | gradients apart | updates apart |\n|---|---|---|---|---|---|")
-    for cell in cells:
-        for one in cell["same"]:
-            print(
-                f"| {cell['model']} | {cell['kind']} | {one['name']} | {one['grad_norm']:.6g} | "
-                f"{one['gradients_apart']:.1e} | {one['updates_apart']:.1e} |"
-            )
+def report(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Two tables of Markdown."""
+    titles = ["model", "batch", "dtype", "trainer", "tokens", "computed", "s a step", "tokens/s", "ratio"]
+    titles += ["CPU s", "CPU ratio", "peak, MB", "rise"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    lines += [
+        f"| {cell['model']} | {cell['kind']} | {cell['dtype']} | {one['name']} | {cell['tokens']} | "
+        f"{one['passed_tokens']} | {one['seconds']:.2f} | {one['tokens_per_second']:.0f} | {one['ratio']:.2f} | "
+        f"{one['cpu_seconds']:.2f} | {one['cpu_ratio']:.2f} | {one['peak_mb']:.0f} | "
+        f"{one['peak_mb'] - one['loaded_mb']:.0f} |"
+        for cell in cells
+        for one in cell["rows"]
+    ]
+    lines += [
+        "",
+        "| model | batch | trainer | gradient norm | gradients apart | updates apart |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {cell['model']} | {cell['kind']} | {one['name']} | {one['grad_norm']:.6g} | "
+        f"{one['gradients_apart']:.1e} | {one['updates_apart']:.1e} |"
+        for cell in cells
+        for one in cell["same"]
+    ]
+    return lines
 
 
 def _folder(model: str, work: Path) -> Path:
@@ -190,12 +220,16 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--minutes", type=float, default=14.0, help="how long the comparisons may take together")
+    parser.add_argument("--rounds", type=int, help="so many in each comparison, however long they take")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="the tiny model only: does the bench itself work?")
-    parser.add_argument("--json", type=Path, help="write every figure of every step there")
+    parser.add_argument("--quick", action="store_true", help="the tiny model only, 3 rounds: does the bench work?")
+    parser.add_argument("--json", type=Path, help="write every figure of every step there, anew after each comparison")
     asked = parser.parse_args()
     models = asked.models or (["tiny"] if asked.quick else list(MODELS))
+    rounds = asked.rounds or (3 if asked.quick else None)
+    if (asked.rounds is not None and asked.rounds < 1) or asked.minutes <= 0 or asked.threads < 1:
+        parser.error("--rounds, --minutes and --threads must be positive")
     pythons = {"clawrl": sys.executable, PLAIN: sys.executable}
     if asked.trl is not None and asked.trl.is_file():
         pythons["trl"] = str(asked.trl)
@@ -203,25 +237,37 @@ def main() -> None:
         print("trl: SKIPPED, since --trl names no interpreter that has it", flush=True)
     # Ending by a signal is ending: the contestants and the folder go first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal, with all contestants"))
+    wanted = [
+        # The tiny model's step takes milliseconds: more samples.
+        Cell(model=model, kind=kind, dtype=dtype, copies=4 if model == "tiny" and not asked.quick else 1)
+        for model in models
+        for kind in asked.kinds
+        for dtype in asked.dtypes
+    ]
+    print(machine(asked.threads), flush=True)
+    ends = time.monotonic() + 60 * asked.minutes
     work = Path(tempfile.mkdtemp(prefix="clawrl-bench-"))
-    cells = []
+    cells: list[dict[str, Any]] = []
     try:
-        for model in models:
-            folder = _folder(model, work)
-            for kind in asked.kinds:
-                for dtype in asked.dtypes:
-                    # The tiny model's step takes milliseconds: more samples, more rounds.
-                    tiny = model == "tiny"
-                    rounds = asked.rounds or (3 if asked.quick or not tiny else 9)
-                    copies = 4 if tiny and not asked.quick else 1
-                    cell = Cell(model=model, kind=kind, dtype=dtype, copies=copies, rounds=rounds)
-                    cells.append(measure(cell, pythons, folder, work, asked.threads))
+        folders = {model: _folder(model, work) for model in models}
+        for number, cell in enumerate(wanted):
+            # What one does not need is there for those that come after it.
+            share = (ends - time.monotonic()) / (len(wanted) - number)
+            patience = Patience(rounds=rounds, until=time.monotonic() + share)
+            cells.append(measure(cell, pythons, folders[cell.model], work, asked.threads, patience))
+            if asked.json is not None:
+                asked.json.write_text(json.dumps({"threads": asked.threads, "cells": cells}, indent=1))
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    report(cells)
-    print(f"\n{table()}")
-    if asked.json is not None:
-        asked.json.write_text(json.dumps({"threads": asked.threads, "cells": cells}, indent=1))
+        # Also what was measured until the run was ended.
+        print("\n" + "\n".join(report(cells)), flush=True)
+    print(f"\n{table()}\n\n{machine(asked.threads)}")
+
+
+def machine(threads: int) -> str:
+    """What the figures are worth: a load beyond the bench's own threads means that others use the machine."""
+    minute, five, _ = os.getloadavg()
+    return f"{os.cpu_count()} processors, {threads} threads for each trainer, load {minute:.1f} now, {five:.1f} before"
 
 
 if __name__ == "__main__":

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from bench.train_side import Channel, Job
+from bench.train_side import Channel, Clock, Job
 from bench.train_work import Piece
 from clawrl.messages import Sample, TurnId, VersionSpan
 from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
@@ -56,16 +55,16 @@ def main() -> None:
     masters = trainer.optimizer.masters
     channel.ready()
     while channel.told_to_step():
-        began = time.perf_counter()
+        clock = Clock()
         plan = trainer.compute(samples)
-        seconds = time.perf_counter() - began
+        clock.pause()
         channel.keep_first("gradients", {name: m.grad for name, m in masters.items() if m.grad is not None})
-        began = time.perf_counter()
+        clock.resume()
         trainer.apply()
-        seconds += time.perf_counter() - began
+        clock.pause()
         channel.keep_first("weights", masters)
         channel.stepped(
-            seconds=seconds,
+            clock=clock,
             loss=plan.metrics["loss"],
             grad_norm=plan.metrics["grad_norm"],
             passed_tokens=int(plan.metrics["forward_tokens"]),

@@ -5,14 +5,13 @@ In bfloat16 the weights stay float32 and the passes are autocast, as such loops 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from bench.train_side import Channel, Job
+from bench.train_side import Channel, Clock, Job
 from bench.train_work import Piece
 
 
@@ -83,15 +82,15 @@ def main() -> None:
     loop = PlainLoop(channel.job)
     channel.ready()
     while channel.told_to_step():
-        began = time.perf_counter()
+        clock = Clock()
         loss, passed = loop.gradients()
-        seconds = time.perf_counter() - began
+        clock.pause()
         channel.keep_first("gradients", {name: p.grad for name, p in loop.model.named_parameters()})
-        began = time.perf_counter()
+        clock.resume()
         norm = loop.update()
-        seconds += time.perf_counter() - began
+        clock.pause()
         channel.keep_first("weights", dict(loop.model.named_parameters()))
-        channel.stepped(seconds=seconds, loss=loss, grad_norm=norm, passed_tokens=passed)
+        channel.stepped(clock=clock, loss=loss, grad_norm=norm, passed_tokens=passed)
 
 
 if __name__ == "__main__":

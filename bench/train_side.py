@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,6 +51,24 @@ class Job:
         return json.dumps(asdict(self))
 
 
+class Clock:
+    """Adds up what a step takes: ``seconds`` on the wall, ``cpu_seconds`` of all threads of this process.
+
+    Where other programs use the machine, the first grow with them and the second hardly.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = self.cpu_seconds = 0.0
+        self.resume()
+
+    def resume(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def pause(self) -> None:
+        self.seconds += time.perf_counter() - self._wall
+        self.cpu_seconds += time.process_time() - self._cpu
+
+
 class Channel:
     def __init__(self) -> None:
         """Takes standard output for the answers: whatever else is printed goes to standard error."""
@@ -68,11 +87,12 @@ class Channel:
     def told_to_step(self) -> bool:
         return sys.stdin.readline().strip() == "step"
 
-    def stepped(self, *, seconds: float, loss: float, grad_norm: float, passed_tokens: int) -> None:
+    def stepped(self, *, clock: Clock, loss: float, grad_norm: float, passed_tokens: int) -> None:
         """``passed_tokens`` went through the model, padding included."""
         self._steps += 1
         self.say(
-            seconds=seconds,
+            seconds=clock.seconds,
+            cpu_seconds=clock.cpu_seconds,
             loss=loss,
             grad_norm=grad_norm,
             passed_tokens=passed_tokens,

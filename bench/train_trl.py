@@ -7,7 +7,6 @@ many as the budget has room for. Runs in an interpreter that has trl; clawrl is 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from bench.train_side import Channel, Job
+from bench.train_side import Channel, Clock, Job
 from bench.train_work import Piece
 
 _FOREVER = 10**9
@@ -33,10 +32,11 @@ class GivenSamples(GRPOTrainer):  # type: ignore[misc]
         super().__init__(**settings)
         self.channel = channel
         self.pieces = channel.job.samples
-        self.began = self.loss = self.norm = 0.0
+        self.clock = Clock()
+        self.loss = self.norm = 0.0
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, torch.Tensor]:
-        self.began, self.loss = time.perf_counter(), 0.0
+        self.clock, self.loss = Clock(), 0.0
         count = len(self.pieces)
         prompt_ids = torch.full((count, _prompt_width(self.pieces)), self._tokenizer.pad_token_id)
         completion_ids = torch.full((count, _response_width(self.pieces)), self._tokenizer.pad_token_id)
@@ -61,10 +61,10 @@ class GivenSamples(GRPOTrainer):  # type: ignore[misc]
         return loss
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        began = time.perf_counter()
+        self.clock.pause()
         gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
         self.channel.keep_first("gradients", gradients)
-        self.began += time.perf_counter() - began
+        self.clock.resume()
         norm = super()._clip_grad_norm(model)
         self.norm = float(norm)
         return norm
@@ -77,11 +77,11 @@ class Steps(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         trainer = self.trainer
-        seconds = time.perf_counter() - trainer.began
+        trainer.clock.pause()
         trainer.channel.keep_first("weights", dict(trainer.model.named_parameters()))
         pieces = trainer.pieces
         trainer.channel.stepped(
-            seconds=seconds,
+            clock=trainer.clock,
             loss=trainer.loss,
             grad_norm=trainer.norm,
             passed_tokens=len(pieces) * (_prompt_width(pieces) + _response_width(pieces)),

@@ -107,6 +107,9 @@ class ApiClient:
     def resume(self) -> dict[str, Any]:
         return self._object("POST", "/clawrl/resume", json={})
 
+    def forget(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._object("POST", "/clawrl/forget", json=dict(body))
+
     def feedback(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return self._object("POST", "/v1/feedback", json=dict(body))
 

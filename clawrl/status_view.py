@@ -11,6 +11,11 @@ from rich.text import Text
 
 _STATES = ("served", "awaiting_next", "judging", "judged", "queued", "leased", "applied", "trained", "dropped")
 _VERSIONS_SHOWN = 8
+_FIGURES = (
+    ("reward", "reward_mean", 2), ("loss", "loss", 4), ("kl", "kl", 4), ("grad norm", "grad_norm", 3),
+    ("saved tokens", "saved_tokens", 0), ("hold ms", "hold_ms", 1), ("publish s", "publish_s", 2),
+)  # fmt: skip
+"""Title, name among a version's figures, digits."""
 
 
 def render_status(status: Mapping[str, Any]) -> RenderableType:
@@ -67,14 +72,13 @@ def _turns(turns: Mapping[str, Any], status: Mapping[str, Any]) -> Group:
 
 def _versions(versions: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="latest versions", title_justify="left", box=None, pad_edge=False)
-    for name in ("version", "step", "published", "reward", "loss", "kl", "grad norm", "hold ms", "publish s"):
+    for name in ("version", "step", "published", *(title for title, _, _ in _FIGURES)):
         table.add_column(name, justify="right")
     for row in sorted(versions, key=lambda row: row["version"], reverse=True)[:_VERSIONS_SHOWN]:
         stats: Mapping[str, Any] = row.get("stats") or {}
         when = row.get("published_at")
         clock = datetime.fromtimestamp(when).strftime("%H:%M:%S") if when else "-"
-        names = (("reward_mean", 2), ("loss", 4), ("kl", 4), ("grad_norm", 3), ("hold_ms", 1), ("publish_s", 2))
-        figures = [number(stats.get(name), digits) for name, digits in names]
+        figures = [number(stats.get(name), digits) for _, name, digits in _FIGURES]
         table.add_row(str(row.get("version")), str(row.get("step")), clock, *figures)
     return table
 

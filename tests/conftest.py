@@ -18,6 +18,7 @@ from tests.sglang_kit import Loop, running_sglang
 from tests.tiny_model import build_tiny_model
 
 ALONE = (
+    "test_console_page.py",
     "test_live_",
     "test_demo.py",
     "test_sglang_generation.py",

@@ -58,7 +58,7 @@ class FakeCluster(Live):
             "--max-worker-port=0",
             "--disable-usage-stats",
         ]
-        environment = {name: value for name, value in self._env.items() if name != "RAY_ADDRESS"}
+        environment = {name: value for name, value in self.env.items() if name != "RAY_ADDRESS"}
         ray_start(self, command, {**environment, **ENVIRONMENT})
         super().start(timeout_s)
 

@@ -21,6 +21,8 @@ import yaml
 
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
+from clawrl.privacy.config import PrivacyConfig
+from clawrl.privacy.opening import open_ledger
 from tests.family import command_line, family
 from tests.tiny_judge import labels_for
 
@@ -141,6 +143,8 @@ class Live:
             "RAY_TMPDIR": str(self.folder),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
+            # Ten seconds by default.
+            "RAY_metrics_report_interval_ms": "2000",
             "RAY_SERVE_LOG_TO_STDERR": "1",
             "HF_HUB_OFFLINE": "1",
             "CLAWRL_TEST_KEY": KEY,
@@ -184,7 +188,7 @@ class Live:
 
     def ledger(self) -> Ledger:
         """The ledger's file, read beside the coordinator that writes it."""
-        return Ledger(self.home / "tiny" / "ledger.sqlite", LedgerConfig())
+        return open_ledger(self.home / "tiny", LedgerConfig(), PrivacyConfig())
 
     def pids(self, title: str) -> list[int]:
         """Processes of one role, by the title that Ray gives them."""
@@ -218,8 +222,7 @@ class Live:
         return "\n".join(line for line in lines if "Error" in line or "ERROR" in line)[-6000:]
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of this deployment, found by its private Ray folder or as a descendant."""
-        assert self.process is not None
+        """Every process of this deployment, found by its private Ray folder."""
         return family(self.folder)
 
     def status(self) -> dict[str, Any]:

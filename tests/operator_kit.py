@@ -25,6 +25,7 @@ from clawrl.messages import (
     TurnKind,
     Verdict,
 )
+from clawrl.privacy.forgetting import Wanted
 from clawrl.weights.kept import snapshot_name
 from tests.office import Office, says_good, talk, teaches, turn
 
@@ -110,6 +111,13 @@ async def talked(coordinator: Coordinator) -> str:
     return "s-0"
 
 
+async def forgotten(coordinator: Coordinator) -> str:
+    """It waited for a word when its owner asked for it to be deleted."""
+    await coordinator.record(one())
+    await coordinator.forget(Wanted(turn_id="t"))
+    return "t"
+
+
 async def ended(coordinator: Coordinator) -> str:
     await coordinator.record(one())
     await coordinator.end_session("o", "s")
@@ -168,6 +176,12 @@ DROPS = (
         live=recorded(lambda: arriving(one(), may_train=False)),
         says="did not permit",
     ),
+    Dropped(
+        reason=DropReason.REDACTED,
+        live=recorded(lambda: one(reply="your key is sk-" + "a1B2c3D4" * 6)),
+        says="privacy.redaction found something",
+    ),
+    Dropped(reason=DropReason.FORGOTTEN, live=forgotten, says="`clawrl forget`"),
     Dropped(
         reason=DropReason.TOO_LONG,
         live=recorded(lambda: one(prompt_ids=np.arange(600, dtype=np.int32))),

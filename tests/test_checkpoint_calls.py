@@ -9,6 +9,7 @@ import pytest
 
 from clawrl.actors.journal_desk import JournalDesk
 from clawrl.ledger import ForeignCheckpoint
+from clawrl.ledger.codec import Codec, PlainVault
 from clawrl.messages import Lease, LedgerPosition, Turn
 from tests.office import Office, talk, until
 
@@ -95,7 +96,7 @@ def test_losses_of_replicas_that_are_gone_are_added_up_and_not_kept_one_by_one(t
     async def nothing(turn: Turn) -> None:
         raise AssertionError
 
-    desk = JournalDesk(tmp_path, nothing)
+    desk = JournalDesk(tmp_path, Codec(PlainVault()), nothing)
     for number in range(5_000):
         desk.note(f"fine-{number}", {"unrecorded": 0})
         desk.note(f"unlucky-{number}", {"unrecorded": 1})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import configparser
 import fnmatch
 import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
-from starlette.responses import Response
 
 import clawrl
 from clawrl.console.files import POLICY, ConsoleFiles
@@ -90,20 +92,25 @@ def test_a_console_that_is_switched_off_is_not_there() -> None:
             ConsoleFiles(enabled=False).answer(path, {})
 
 
-def test_the_ingress_serves_it_without_a_key() -> None:
-    import asyncio
+def test_the_ingress_serves_it_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray import serve
 
-    from fastapi import Request
-
+    from clawrl.actors import ingress as served
     from clawrl.config import read_deployment
     from tests.ingress_kit import Ingress
 
     laptop = read_deployment(ROOT / "deployments" / "laptop.yaml")
     serving = laptop.serving.model_copy(update={"api_key": "secret"})
-    ingress = Ingress(laptop.model_copy(update={"serving": serving}), None, None)
-    asked = Request({"type": "http", "method": "GET", "path": "/console/", "headers": [], "query_string": b""})
-    answer: Response = asyncio.run(ingress.console(asked, "/"))
-    assert b"<title>clawrl console</title>" in bytes(answer.body)
+    made = Ingress(laptop.model_copy(update={"serving": serving}), None, None)
+    monkeypatch.setattr(serve, "get_replica_context", lambda: SimpleNamespace(servable_object=made))
+
+    async def ask() -> tuple[httpx.Response, httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=served.api), base_url="http://test") as client:
+            return await client.get("/console/"), await client.head("/console/")
+
+    page, head = asyncio.run(ask())
+    assert page.status_code == 200 and b"<title>clawrl console</title>" in page.content
+    assert head.status_code == 200 and head.content == b""
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_has_no_code_in_its_markup(console: ConsoleFiles) -> None:

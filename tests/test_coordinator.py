@@ -113,7 +113,9 @@ def test_an_answer_is_given_out_to_its_owner_alone(tmp_path: Path) -> None:
     async def run() -> None:
         coordinator = Office(tmp_path).open()
         (said,) = await talk(coordinator, 1)
-        assert await coordinator.answered(said.turn_id, "o") == (said.arrival, said.answer)
+        answered = await coordinator.answered(said.turn_id, "o")
+        assert answered is not None
+        assert (answered[0].messages, answered[1]) == (said.arrival.messages, said.answer)
         assert await coordinator.answered(said.turn_id, "somebody else") is None
         await coordinator.close()
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from clawrl import cli
 from clawrl.check import CheckReport
+from clawrl.cli import demonstrating
 from clawrl.evaluation import demo, demo_server, live_graph
 from clawrl.evaluation.demo_report import MOST_SECONDS
 from clawrl.evaluation.demo_users import Record, UserPool, open_client
@@ -104,7 +104,7 @@ def test_a_demo_that_cannot_measure_its_answers_still_writes_its_report(
 def test_twelve_minutes_leave_room_around_the_talking() -> None:
     # Starting, the held-out questions, stopping and measuring took up to 150 s of a run on two cores.
     assert demo.DemoOptions(deployment=Path("x"), output=Path("y")).time_limit_s + 240 <= MOST_SECONDS
-    assert inspect.signature(cli.demo).parameters["time_limit"].default == 480.0
+    assert inspect.signature(demonstrating.demo).parameters["time_limit"].default == 480.0
 
 
 def test_a_policy_that_does_not_learn_fails_the_demo_though_the_loop_closed(tmp_path: Path, console: Console) -> None:

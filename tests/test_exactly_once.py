@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.training_kit import BATCH, Plan, final_state, forks, prepare, train, trained, versions
+from tests.training_kit import BATCH, Plan, copy_state, final_state, forks, prepare, train, trained, versions
 
 KILLS = {
     # What the coordinator answered last, of which step; checkpoints every so many steps; see `Plan.lends_after`.
@@ -28,7 +27,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     plan = Plan(state=folder / "start", model=folder / "model", checkpoint_every=1, stop_after=4)
     prepare(plan, 4 * BATCH)
     plan = replace(plan, state=folder / "straight")
-    shutil.copytree(folder / "start", plan.state)
+    copy_state(folder / "start", plan.state)
     train(plan)
     return plan
 
@@ -41,7 +40,7 @@ def test_four_steps_take_each_turn_once_and_in_order(straight: Plan) -> None:
 def test_a_killed_and_resumed_run_ends_where_an_undisturbed_one_does(straight: Plan, kill: str) -> None:
     call, every, lends_after = KILLS[kill]
     state = straight.state.with_name(kill.replace(" ", "-"))
-    shutil.copytree(straight.state.with_name("start"), state)
+    copy_state(straight.state.with_name("start"), state)
     plan = replace(straight, state=state, checkpoint_every=every, kill_at=call, lends_after=lends_after)
     process = forks().Process(target=train, args=(plan,))
     process.start()

@@ -21,10 +21,13 @@ import pytest
 import clawrl
 
 ROOT = Path(__file__).resolve().parent.parent
-EDGES = {"cli", "check", "calibrate", "client", "export", "export_turns", "import_turns", "status_view"}
+EDGES = {
+    "backup", "calibrate", "check", "cli", "client", "config_reference", "export", "export_turns", "forget",
+    "import_turns", "status_view",
+}  # fmt: skip
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
-    "console", "guards", "contracts", "sizing", "inspection",
+    "console", "guards", "contracts", "sizing", "inspection", "metrics", "privacy",
 }  # fmt: skip
 MAY_IMPORT_RAY = re.compile(r"actors/.*|graph\.py")
 RAY_SCHEMA_ONLY = {"check/file.py": {"ray.serve.schema"}}
@@ -247,7 +250,7 @@ def test_the_console_script_leads_to_a_function() -> None:
 def test_every_direct_requirement_has_a_lower_bound_and_a_tested_version() -> None:
     config = setup_cfg()
     direct = requirements(config["options"]["install_requires"])
-    for extra in ("demo", "test"):
+    for extra in ("demo", "docs", "test"):
         direct += requirements(config["options.extras_require"][extra])
     pinned = requirements((ROOT / "constraints.txt").read_text())
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line) for line in pinned), "no ranges, no local builds"
@@ -257,11 +260,14 @@ def test_every_direct_requirement_has_a_lower_bound_and_a_tested_version() -> No
 
 
 def test_everything_that_clawrl_imports_is_required(modules: list[Module]) -> None:
-    names_differ = {"yaml": "pyyaml"}
+    names_differ = {"yaml": "pyyaml", "presidio_analyzer": "presidio-analyzer"}
     config = setup_cfg()
     known = {plain_name(line) for line in requirements(config["options"]["install_requires"])}
-    # The picture is the demo's extra, fused kernels one for GPUs; SGLang brings an environment of its own.
-    known |= {"matplotlib", "pyarrow", "sglang", "liger-kernel"}
+    # The picture is the demo's extra, fused kernels one for GPUs, Presidio (with what it brings) one for privacy;
+    # SGLang brings an environment of its own.
+    known |= {"matplotlib", "pyarrow", "sglang", "liger-kernel", "presidio-analyzer", "spacy", "tldextract"}
+    # Training is logged to these where the operator wants it.
+    known |= {"tensorboardx", "wandb"}
     imported = {name.split(".")[0] for module in modules for name in imports(module)}
     foreign = imported - sys.stdlib_module_names - {"clawrl"}
     assert {plain_name(names_differ.get(name, name)) for name in foreign} <= known

@@ -14,6 +14,8 @@ from ray import serve
 
 from clawrl.actors import ingress as served
 from clawrl.actors.generation import GenerationTask, Refused
+from clawrl.metrics.config import MetricsConfig
+from clawrl.privacy.config import PrivacyConfig
 from clawrl.serving import errors
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.pieces import Piece, TextPiece
@@ -43,7 +45,13 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
     """The handlers as they are, but for Ray around them."""
     config = ServingConfig(served_name="tiny", api_key=KEY)
     engine = SimpleNamespace(context_length=100)
-    deployment: Any = SimpleNamespace(name="test", serving=config, policy=SimpleNamespace(engine=engine))
+    deployment: Any = SimpleNamespace(
+        name="test",
+        serving=config,
+        policy=SimpleNamespace(engine=engine),
+        metrics=MetricsConfig(enabled=False),
+        privacy=PrivacyConfig(),
+    )
     made = Ingress(deployment, Replicas([_answer]), None)
     made._coordinator = known = Coordinator()
     monkeypatch.setattr(serve, "get_replica_context", lambda: SimpleNamespace(servable_object=made))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from clawrl.ledger import FeedbackOutcome, FencedRun, LeasedTurns, Ledger
 from clawrl.ledger.states import HELD, check_move
 from clawrl.messages import DropReason, PolicyVersion, Turn, TurnId, TurnKind, TurnState
+from clawrl.privacy.forgetting import Wanted, forget, run_steps
 from tests.ledger_kit import Clock, Talk, ask, judge, open_ledger, opinion, reply, serve, taught, user, verdict
 from tests.test_ledger_durability import crash_image
 
@@ -32,7 +34,7 @@ class World:
         self.talks: list[tuple[str | None, str, Talk]] = []
         self.served: list[Turn] = []
         self.evidence: list[str] = []
-        self.late_evidence = 0
+        self.late_evidence = self.forgotten = 0
         self.outcomes: Counter[tuple[FeedbackOutcome, TurnState | None]] = Counter()
         self.runs = 0
         self.weights: set[str] = set()
@@ -110,12 +112,16 @@ class World:
         before = self.ledger.state(turn.turn_id)
         score = self.random.choice([1.0, 0.5, 0.0, -1.0])
         comment = self.random.choice(["", "better"])
+        case = self.ledger.judge_request(turn.turn_id)
+        standing = None if case is None or case.feedback is None else (case.feedback.score, case.feedback.comment)
         answer = self.ledger.feedback(opinion(turn.turn_id, score, comment, at=self.clock()))
         assert (answer is None) == (before is None)
         if answer is not None:
             assert answer.state is self.ledger.state(turn.turn_id)
             self.outcomes[answer.outcome, before] += 1
-            if before in HELD:
+            if before in HELD and standing == (score, comment):
+                assert (answer.outcome, answer.state) == (FeedbackOutcome.TAKEN, before), "it was, once"
+            elif before in HELD:
                 assert (answer.outcome, answer.state) == (FeedbackOutcome.TOO_LATE, before)
 
     def pause_or_resume(self) -> None:
@@ -212,6 +218,26 @@ class World:
         # An answer may go on under the version after the one that it began with.
         self.version, self.made_by[number], self.made_by[number + 1] = number, self.step, self.step
 
+    # Who wants to be forgotten.
+
+    def forget(self) -> None:
+        known = self.ledger.turns(60)
+        if not known:
+            return
+        row = self.random.choice(known)
+        choices = [Wanted(turn_id=row.turn_id), Wanted(owner=row.owner, session=row.session), Wanted(owner="B")]
+        (wanted,) = self.random.choices(choices, [8, 1, 1])
+        before = self.ledger.counts()
+        report = run_steps(self.ledger, forget(wanted))
+        self.forgotten += report["turns"]
+        if report["leases_voided"]:
+            assert self.lease is None or not self.ledger.confirm(self.lease.lease_id, self.run, self.clock.now)
+            self.lease = None
+        after = self.ledger.counts()
+        assert after.recorded == before.recorded
+        held = [state for state in HELD if state is not TurnState.LEASED]
+        assert all(after.by_state.get(state) == before.by_state.get(state) for state in held)
+
     # The machine.
 
     def crash(self) -> None:
@@ -267,9 +293,7 @@ class World:
                 assert self.ledger.judgement(row.turn_id) is None
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_path: Path, seed: int) -> None:
-    world = World(tmp_path, seed)
+def live(world: World, moments: int, *more: tuple[Callable[[], None], int]) -> None:
     operations = [
         (world.talk, 30),
         (world.record_again, 3),
@@ -283,12 +307,19 @@ def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_p
         (world.restart_trainer, 1),
         (world.crash, 1),
         (world.reopen, 1),
+        *more,
     ]
-    chosen = world.random.choices([op for op, _ in operations], [weight for _, weight in operations], k=1_500)
+    chosen = world.random.choices([op for op, _ in operations], [weight for _, weight in operations], k=moments)
     for count, operation in enumerate(chosen):
         operation()
         if count % 50 == 0:
             world.check()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_path: Path, seed: int) -> None:
+    world = World(tmp_path, seed)
+    live(world, 1_500)
     world.restart_trainer()
     world.check()
     counts = world.ledger.counts()
@@ -298,3 +329,14 @@ def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_p
     assert revived >= {TurnState.AWAITING_NEXT, TurnState.QUEUED, TurnState.DROPPED}
     assert counts.dropped[DropReason.STALE] > 0
     assert world.late_evidence > 0
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_so_does_one_in_which_people_are_forgotten(tmp_path: Path, seed: int) -> None:
+    world = World(tmp_path, seed)
+    live(world, 900, (world.forget, 2))
+    world.restart_trainer()
+    world.check()
+    counts = world.ledger.counts()
+    assert counts.dropped[DropReason.FORGOTTEN] > 20 and counts.by_state[TurnState.TRAINED] > 5
+    assert world.forgotten > counts.dropped[DropReason.FORGOTTEN], "also of what was dropped or trained before"

@@ -8,8 +8,6 @@ import time
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from clawrl.ledger.config import LedgerConfig
-from clawrl.ledger.store import Ledger
 from clawrl.messages import DropReason, TurnState
 from tests.live import MODEL, Live
 from tests.traffic import until_said
@@ -51,7 +49,7 @@ def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
     for thread in threads:
         thread.join(20)
     assert len(ended) == 3
-    with Ledger(live.home / "tiny" / "ledger.sqlite", LedgerConfig()) as ledger:
+    with live.ledger() as ledger:
         counts = ledger.counts()
         assert counts.adds_up
         assert counts.recorded == recorded + len(asked)
@@ -60,7 +58,7 @@ def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
 
 
 def test_started_again_it_goes_on_where_it_stopped(live: Live) -> None:
-    with Ledger(live.home / "tiny" / "ledger.sqlite", LedgerConfig()) as ledger:
+    with live.ledger() as ledger:
         before, version = ledger.counts(), ledger.current_version()
     assert version is not None
     live.start()

@@ -36,6 +36,8 @@ def test_blocks_of_any_size_give_the_numbers_of_the_plain_way(block_bytes: int, 
     rows = HeadRows(HIDDEN, head(block_bytes, bias), TEMPERATURE)
     torch.testing.assert_close(rows.logps(IDS), plain.logps(IDS), rtol=0, atol=1e-12)
     torch.testing.assert_close(rows.entropy(), plain.entropy(), rtol=0, atol=1e-12)
+    for mine, theirs in zip(rows.logps_and_entropy(IDS), (plain.logps(IDS), plain.entropy()), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
     for mine, theirs in zip(rows.topk(4), plain.topk(4), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
@@ -53,6 +55,27 @@ def test_gradients_agree_with_finite_differences(block_bytes: int) -> None:
 
     assert torch.autograd.gradcheck(logps, leaves)
     assert torch.autograd.gradcheck(entropy, leaves)
+
+
+def test_an_entropy_that_comes_with_log_probs_has_no_gradient_and_takes_none_from_them() -> None:
+    gradients = []
+    for read in (lambda rows: rows.logps(IDS), lambda rows: rows.logps_and_entropy(IDS)[0]):
+        hidden = HIDDEN.clone().requires_grad_()
+        read(HeadRows(hidden, head(3 * ONE_ROW), TEMPERATURE)).sum().backward()
+        gradients.append(hidden.grad)
+    assert torch.equal(*gradients)
+    hidden = HIDDEN.clone().requires_grad_()
+    assert not HeadRows(hidden, head(), TEMPERATURE).logps_and_entropy(IDS)[1].requires_grad
+    assert not LogitRows(hidden @ WEIGHT.T, TEMPERATURE).logps_and_entropy(IDS)[1].requires_grad
+
+
+def test_tokens_that_cannot_be_drawn_and_logits_that_are_large_change_no_entropy() -> None:
+    bias = BIAS.clone()
+    bias[:4] = -torch.inf
+    shifted = VocabularyHead(weight_VD=WEIGHT, bias_V=bias + 1e5, block_bytes=3 * ONE_ROW)
+    _, entropy = HeadRows(HIDDEN, shifted, TEMPERATURE).logps_and_entropy(IDS)
+    plain = LogitRows(torch.nn.functional.linear(HIDDEN, WEIGHT, bias)[:, 4:], TEMPERATURE).entropy()
+    torch.testing.assert_close(entropy, plain, rtol=0, atol=1e-8)
 
 
 def test_an_id_that_is_asked_for_twice_counts_twice_in_the_gradient() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from dataclasses import replace
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training_kit import BATCH, Plan, final_state, forks, prepare, train_rank, trained
+from tests.training_kit import BATCH, Plan, copy_state, final_state, forks, prepare, train_rank, trained
 
 pytestmark = pytest.mark.nightly
 
@@ -46,7 +45,7 @@ def plan(tmp_path: Path) -> Plan:
 def test_two_ranks_that_were_killed_end_with_the_weights_of_two_that_were_not(plan: Plan) -> None:
     straight, killed = (replace(plan, state=plan.state.with_name(name)) for name in ("straight", "killed"))
     for one in (straight, killed):
-        shutil.copytree(plan.state, one.state)
+        copy_state(plan.state, one.state)
     assert end(start(straight)) == [0, 0]
     ranks = start(replace(killed, kill_at=("checkpointed", 2), lends_after=(3, 2)))
     ranks[0].join(120)

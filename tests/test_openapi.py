@@ -23,6 +23,7 @@ from clawrl.serving.dialects.base import AnswerFacts, Asked
 from clawrl.serving.errors import ApiError
 from clawrl.serving.feedback import parse_feedback, unknown_turn
 from clawrl.serving.fields import JsonObject, text
+from clawrl.serving.forgetting import parse_forget
 from clawrl.serving.openapi import description
 from clawrl.serving.pieces import FinishPiece, TokenLogprob, Usage, WholeAnswer
 from tests.schema_cases import Case, SchemaCases
@@ -40,6 +41,7 @@ READERS: dict[str, Read] = {
     "/v1/feedback": lambda body: parse_feedback(body, {}),
     "/clawrl/pause": lambda body: text(body, "reason"),
     "/clawrl/rollback": wanted_version,
+    "/clawrl/forget": parse_forget,
 }
 ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 # What has no type is a function tool, or plain text, so that nothing is wrong with it.
@@ -258,7 +260,7 @@ def test_a_header_that_breaks_a_rule_is_refused(path: str) -> None:
                 seen.add(header["name"])
                 with pytest.raises(ApiError):
                     read(body, {header["name"]: case.bad}, CONFIG)
-    assert seen == {"X-Session-Id", "X-Turn-Type", "X-Group-Id"}
+    assert seen == {"X-Session-Id", "X-Turn-Type", "X-Group-Id", "X-Clawrl-Train"}
 
 
 def _answer(message: Message, reason: FinishReason) -> WholeAnswer:

@@ -104,7 +104,7 @@ def test_a_turn_whose_words_cannot_be_read_any_more_says_so_and_tells_the_rest(
         def lost(*_: Any) -> Any:
             raise ValueError("no key of this owner")
 
-        monkeypatch.setattr("clawrl.ledger.codec.PlainVault.unseal", lost)
+        monkeypatch.setattr("clawrl.privacy.vault.LedgerVault.unseal", lost)
         life = await look(coordinator, "turn", "t")
         assert "gone" in life["text_gone"] and life["tokens"] == [] and life["answer"] is None
         assert life["state"] == "awaiting_next" and "waits for what comes next" in life["why"]["sentence"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clawrl.serving.auth import LOCAL, Identity, KeyRing, resolve_key
+from clawrl.serving.auth import LOCAL, Identity, KeyRing, owners_of, resolve_key
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.errors import ApiError
 
@@ -100,6 +100,15 @@ def test_users_are_owners_of_their_own_who_may_not_operate() -> None:
     with pytest.raises(ApiError) as caught:
         made.operator(bearer("ann-key"))
     assert (caught.value.status, caught.value.code) == (403, "forbidden")
+
+
+def test_everybody_who_may_ask_is_known_by_owner_and_what_opts_out_the_operator_opts_out_the_console() -> None:
+    console: dict[str, Any] = {**BOTH, "console": {"key": "look"}, "train": False}
+    made = ring(**console)
+    known = owners_of(ServingConfig.model_validate({"served_name": "m", **console}), {})
+    assert sorted(known) == sorted(made.identify(bearer(key)).owner for key in ("secret", "look", "ann-key", "bob-key"))
+    assert not made.identify(bearer("look")).may_train and not made.identify(bearer("secret")).may_train
+    assert made.identify(bearer("ann-key")).may_train
 
 
 def test_an_owner_is_short_stable_and_shows_neither_key_nor_name() -> None:

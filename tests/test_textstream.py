@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from clawrl.engine.textstream import TextStream
+from clawrl.engine.textstream import TextStream, token_pieces
 from tests.tiny_model import build_tiny_model
 
 TEXTS = [
@@ -265,3 +265,14 @@ def test_spaces_before_punctuation_are_kept_even_if_the_tokenizer_would_clean_th
     stream = TextStream(tokenizer)
     pieces = [stream.push([i]) for i in tokenizer.encode("spaces , and . dots")]
     assert "".join(pieces) + stream.finish() == "spaces , and . dots"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_token_has_its_text_and_all_of_them_together_the_whole_special_ones_included(
+    tokenizer: PreTrainedTokenizerFast, text: str
+) -> None:
+    ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+    pieces = token_pieces(tokenizer, ids)
+    assert len(pieces) == len(ids) and pieces[-1].endswith(tokenizer.eos_token)
+    assert "".join(pieces) == tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    assert token_pieces(tokenizer, []) == []

@@ -11,6 +11,7 @@ from clawrl.actors.lease_desk import EndOfTraining
 from clawrl.actors.train_loop import TrainingRun
 from clawrl.messages import Lease
 from clawrl.training.policy_trainer import StepResult
+from clawrl.training.stopwatch import StepClock
 
 
 def test_new_weights_are_published_right_after_their_step_and_before_the_next_batch_is_asked_for(
@@ -48,6 +49,7 @@ def test_new_weights_are_published_right_after_their_step_and_before_the_next_ba
         "_unpublished": False,
         "_lineage": "",
         "_from_rank_0": lambda make: make(),
+        "_clock": StepClock(),
     }
     for name, value in {**fields, "_trainer": Trainer(), "_ask": ask, "_checkpoints": checkpoints}.items():
         setattr(run, name, value)

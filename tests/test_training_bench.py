@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bench.train import row
+from bench.train import Patience, report, row
 from bench.train_clawrl import make_trainer, sample_of
 from bench.train_plain import PlainLoop, micro_batches
 from bench.train_same import FirstStep, compare
-from bench.train_side import Job
+from bench.train_side import Clock, Job
 from bench.train_work import KINDS, make_pieces, write_pieces
 from tests.tiny_model import build_tiny_model
 
@@ -58,8 +59,36 @@ def test_a_row_compares_steps_of_the_same_round() -> None:
     assert found["ratio"] == 2.5 and found["tokens_per_second"] == 400 and found["peak_mb"] == 300.0
 
 
+def test_rounds_go_on_until_the_time_is_up_and_there_is_one_at_least() -> None:
+    now = time.monotonic()
+    assert list(Patience(rounds=None, until=now - 1).numbers()) == [0]
+    assert list(Patience(rounds=None, until=now + 1000).numbers()) == list(range(9))
+    assert list(Patience(rounds=4, until=now - 1).numbers()) == [0, 1, 2, 3]
+
+
+def test_what_is_saved_beside_the_steps_is_not_on_the_clock() -> None:
+    clock = Clock()
+    clock.pause()
+    before = clock.seconds
+    time.sleep(0.05)
+    clock.resume()
+    clock.pause()
+    assert before <= clock.seconds < before + 0.05 and clock.cpu_seconds >= 0
+
+
+def test_the_report_is_a_table_that_can_be_pasted() -> None:
+    rounds = [{"plain": _step(2.0), "clawrl": _step(1.0)}]
+    rows = [row(name, 600, rounds, 100.0) for name in ("clawrl", "plain")]
+    same = [{"name": "clawrl", "grad_norm": 1.5, "gradients_apart": 1e-7, "updates_apart": 1e-6}]
+    cell = {"model": "tiny", "kind": "padded", "dtype": "float32", "tokens": 600, "rows": rows, "same": same}
+    timed, compared = "\n".join(report([cell])).split("\n\n")
+    for part, lines in ((timed, 4), (compared, 3)):
+        assert len({line.count("|") for line in part.splitlines()}) == 1 and len(part.splitlines()) == lines
+    assert "| tiny | padded | float32 | clawrl | 600 | 5.0 | 1.00 | 600 | 2.00 | 3.00 | 2.00 | 100 | 0 |" in timed
+
+
 def _step(seconds: float) -> dict[str, float]:
-    return {"seconds": seconds, "passed_tokens": 5.0, "peak_mb": 100 * seconds}
+    return {"seconds": seconds, "cpu_seconds": 3 * seconds, "passed_tokens": 5.0, "peak_mb": 100 * seconds}
 
 
 def _first_steps(root: Path, kind: str, clip_norm: float = 1.0) -> dict[str, FirstStep]:

@@ -249,6 +249,7 @@ def test_turns_of_a_session_go_through_the_model_once(tmp_path: Path) -> None:
     assert shared["forward_tokens"] == len(samples[-1].prompt_ids) + len(samples[-1].response_ids)
     assert apart["forward_tokens"] == sum(len(s.prompt_ids) + len(s.response_ids) for s in samples)
     assert apart["forward_tokens"] / shared["forward_tokens"] > 4
+    assert shared["saved_tokens"] == apart["forward_tokens"] - shared["forward_tokens"] and apart["saved_tokens"] == 0
 
 
 def test_checkpointed_layers_run_again_in_the_backward_pass_without_dropout(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Two and four gloo ranks against one. They are spawned once and write what they saw; the tests read it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from clawrl.methods.binary_rl import BinaryRL, BinaryRLConfig
 from clawrl.methods.combine_topk import CombineTopK, CombineTopKConfig
 from clawrl.training.checkpoint import load_checkpoint
 from clawrl.training.config import LoraConfig, TrainingConfig
+from clawrl.training.lora import adapter_tensors, base_tensors
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer
 from clawrl.training.tree import MIN_SHARED
@@ -82,6 +85,9 @@ def observe(folder: Path, scratch: Path, lora: bool, tp_size: int = 1, fsdp_size
     seen: dict[str, Any] = {"metrics": dict(plan.metrics), "gradients": full_gradients(trainer)}
     trainer.apply()
     seen["weights"] = dict(full_parameters(trainer._model))
+    # With adapters the base is the reference for KL and stays: what is gone back to is told apart.
+    apart = chain(base_tensors(trainer._model), adapter_tensors(trainer._model))
+    kept = {name: tensor.clone() for name, tensor in apart} if lora else seen["weights"]
 
     seen["reasons"] = []
     for bad in ([make_sample("m", 3, 4, mask=[False] * 4)], [make_sample("n", 3, 4, logps=[float("nan")] * 4)]):
@@ -100,7 +106,7 @@ def observe(folder: Path, scratch: Path, lora: bool, tp_size: int = 1, fsdp_size
         seen[name] = dict(full_parameters(one._model))
 
     look(trainer)
-    trainer.rewind(seen["weights"])
+    trainer.rewind(kept)
     seen["rewound_to_1"] = dict(full_parameters(trainer._model))
     trainer.compute(batch(3))
     trainer.apply()
@@ -202,13 +208,19 @@ def load(root: Path, layout: str) -> tuple[list[dict[str, Any]], dict[str, Any]]
     return ranks, torch.load(root / f"one-{tied}-{lora}.pt")
 
 
+def _cut(metrics: Mapping[str, float]) -> dict[str, float]:
+    """What a layout does in its own way; whatever the cut, both together are all tokens of all samples."""
+    return {name: metrics[name] for name in ("forward_tokens", "saved_tokens")}
+
+
 @LAYOUT
 def test_any_layout_gives_the_loss_gradients_and_weights_of_one(root: Path, layout: str) -> None:
     ranks, one = load(root, layout)
     for seen in ranks:
         # How the work is cut is a layout's own business.
-        for key, value in (one["metrics"] | {"forward_tokens": seen["metrics"]["forward_tokens"]}).items():
+        for key, value in (one["metrics"] | _cut(seen["metrics"])).items():
             assert seen["metrics"][key] == pytest.approx(value, abs=1e-5), key
+        assert sum(_cut(seen["metrics"]).values()) == sum(_cut(one["metrics"]).values())
         for what in ("gradients", "weights", "straight"):
             assert list(seen[what]) == list(one[what])
             for name, tensor in one[what].items():
@@ -271,7 +283,7 @@ def test_any_layout_distils_whole_distributions_as_one_does_also_after_a_rewind(
     assert one["taught_metrics"]["taught"] == 2.0 and one["taught_metrics"]["opd_gap"] > 0.1
     assert max(gradient.abs().max().item() for gradient in one["taught_gradients"].values()) > 1e-2
     for seen in ranks:
-        expected = one["taught_metrics"] | {"forward_tokens": seen["taught_metrics"]["forward_tokens"]}
+        expected = one["taught_metrics"] | _cut(seen["taught_metrics"])
         assert seen["taught_metrics"] == pytest.approx(expected, abs=1e-5)
         for name, tensor in one["taught_gradients"].items():
             torch.testing.assert_close(seen["taught_gradients"][name], tensor, rtol=0, atol=1e-5, msg=name)

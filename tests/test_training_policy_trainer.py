@@ -15,7 +15,7 @@ from clawrl.training.config import TrainingConfig
 from clawrl.training.model import full_parameters, load_model
 from clawrl.training.policy_trainer import PolicyTrainer, SkipReason
 from tests.tiny_model import build_tiny_model
-from tests.training_samples import make_sample, naive_logps
+from tests.training_samples import make_sample, naive_logits, naive_logps
 
 torch.set_num_threads(1)
 
@@ -108,10 +108,15 @@ def test_metrics_say_what_the_batch_was(folder: Path) -> None:
         "taught",
         "advantage_std",
         "train_rollout_logprob_abs_diff",
+        "train_rollout_kl",
+        "ppo_kl",
+        "entropy",
         "response_length_mean",
         "samples",
         "tokens",
         "forward_tokens",
+        "saved_tokens",
+        "method_baseline",
     }
     assert metrics["tokens"] == 8 + 15 + 1 + 9
     assert metrics["response_length_mean"] == pytest.approx((8 + 15 + 2 + 5 + 9) / 5)
@@ -133,6 +138,58 @@ def test_the_log_prob_difference_is_zero_when_the_engine_agrees_and_grows_when_i
     off = [value + 0.25 for value in exact]
     diff = one.compute([make_sample("x", **shape, logps=off)]).metrics["train_rollout_logprob_abs_diff"]
     assert diff == pytest.approx(0.25, abs=1e-4)
+
+
+def test_entropy_and_divergence_from_the_engine_are_those_of_their_definitions_however_the_batch_is_cut(
+    folder: Path,
+) -> None:
+    shapes = {"x": (4, 6, 0.8), "y": (3, 9, 1.2), "z": (5, 2, 1.0)}
+    by_hand: dict[str, list[float]] = {"entropy": [], "train_rollout_kl": [], "train_rollout_logprob_abs_diff": []}
+    for tokens in (12, 1000):
+        one = trainer(folder, micro_batch_tokens=tokens)
+        samples = []
+        for values in by_hand.values():
+            values.clear()
+        for name, (prompt, response, temperature) in shapes.items():
+            plain = make_sample(name, prompt, response, temperature=temperature)
+            exact = naive_logps(one._model, plain)
+            off = [value + 0.1 * ((-1) ** place) for place, value in enumerate(exact)]
+            samples.append(make_sample(name, prompt, response, temperature=temperature, logps=off))
+            logp_RV = torch.log_softmax(naive_logits(one._model, plain).double() / temperature, -1)
+            by_hand["entropy"] += (-(logp_RV.exp() * logp_RV).sum(-1)).tolist()
+            # log train - log rollout is -0.1 and 0.1 by turns: exp(r) - 1 - r.
+            gaps = [mine - theirs for mine, theirs in zip(exact, off, strict=True)]
+            by_hand["train_rollout_kl"] += [float(np.expm1(gap) - gap) for gap in gaps]
+            by_hand["train_rollout_logprob_abs_diff"] += [abs(gap) for gap in gaps]
+        metrics = one.compute(samples).metrics
+        for name, values in by_hand.items():
+            assert metrics[name] == pytest.approx(np.mean(values), abs=2e-5), (name, tokens)
+        assert metrics["ppo_kl"] == pytest.approx(0.0, abs=1e-6), "before the first update nothing has moved"
+
+
+def test_the_divergence_from_the_policy_before_the_batch_shows_with_the_second_update(folder: Path) -> None:
+    sample = make_sample("x", 4, 6)
+    one = trainer(folder, updates_per_batch=2, learning_rate=1e-2)
+    before = naive_logps(one._model, sample)
+    one.compute([sample])
+    other = trainer(folder, learning_rate=1e-2)
+    other.compute([sample])
+    other.apply()
+    moved = np.mean(np.array(before) - np.array(naive_logps(other._model, sample)))
+    assert abs(moved) > 1e-3
+    # The mean over both passes, of which the first reads the policy as it was.
+    assert one.apply().metrics["ppo_kl"] == pytest.approx(moved / 2, rel=1e-2)
+
+
+def test_a_step_says_how_long_each_of_its_phases_took(folder: Path) -> None:
+    one = trainer(folder)
+    one.compute(mixed_batch())
+    seconds = one.apply().seconds
+    assert set(seconds) == {"forward", "backward", "optimizer"} and all(value > 0 for value in seconds.values())
+    one.compute(mixed_batch())
+    one.discard()
+    one.compute(mixed_batch())
+    assert set(one.apply().seconds) == set(seconds)
 
 
 @pytest.mark.parametrize(("reward", "sign"), [(1.0, 1), (-1.0, -1)])

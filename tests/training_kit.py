@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -24,9 +25,10 @@ import torch.distributed as dist
 
 from clawrl.actors.coordinator import Coordinator
 from clawrl.actors.train_loop import TrainingRun
-from clawrl.ledger import Ledger
 from clawrl.ledger.config import LedgerConfig
 from clawrl.messages import Judgement, JudgeRequest, Lease, Message, TurnState, Verdict
+from clawrl.privacy.config import PrivacyConfig
+from clawrl.privacy.opening import open_ledger
 from clawrl.training.ranks import Ranks
 from tests.live import GUARDS_FOR_RANDOM_WEIGHTS
 from tests.office import Office, says_good, turn
@@ -201,9 +203,16 @@ def forks() -> ForkServerContext:
     return context
 
 
+def copy_state(state: Path, target: Path) -> None:
+    """A state folder with its keys, which lie beside it."""
+    privacy = PrivacyConfig()
+    shutil.copytree(state, target)
+    shutil.copytree(privacy.keys_path(state), privacy.keys_path(target))
+
+
 def trained(state: Path) -> dict[int, list[str]]:
     """Which turns each step learned from, all of them in a checkpoint."""
-    with Ledger(state / "ledger.sqlite", LedgerConfig()) as ledger:
+    with open_ledger(state, LedgerConfig(), PrivacyConfig()) as ledger:
         rows = ledger.turns(1000, state=TurnState.TRAINED)
         assert ledger.counts().adds_up and len(rows) == sum(
             ledger.counts().by_state.get(s, 0) for s in (TurnState.TRAINED, TurnState.APPLIED, TurnState.LEASED)
@@ -217,7 +226,7 @@ def trained(state: Path) -> dict[int, list[str]]:
 
 def versions(state: Path) -> list[int]:
     """In the order in which they were published."""
-    with Ledger(state / "ledger.sqlite", LedgerConfig()) as ledger:
+    with open_ledger(state, LedgerConfig(), PrivacyConfig()) as ledger:
         return [v.version for v in sorted(ledger.versions(), key=lambda v: v.published_at)]
 
 

@@ -42,7 +42,7 @@ class TwoNodes(Live):
     def start(self, timeout_s: float = 600.0) -> None:
         self._generation += 1
         port = free_port()
-        self._env["RAY_ADDRESS"] = f"127.0.0.1:{port}"
+        self.env["RAY_ADDRESS"] = f"127.0.0.1:{port}"
         self.home.mkdir(parents=True, exist_ok=True)
         head = ["--head", f"--port={port}", "--num-cpus=2", '--resources={"training": 1}', "--include-dashboard=false"]
         head.append(f"--dashboard-port={free_port()}")
@@ -90,7 +90,7 @@ class TwoNodes(Live):
         if name != "head" and self._hidden:
             hide = 'mount -t tmpfs none "$0" && exec "$@"'
             command = ["unshare", "--mount", "sh", "-c", hide, str(self.home), *command]
-        environment = {key: value for key, value in self._env.items() if key != "RAY_ADDRESS"}
+        environment = {key: value for key, value in self.env.items() if key != "RAY_ADDRESS"}
         # `serve run` is a process of the head's, and inherits nothing from here.
         ray_start(self, command, {**environment, _NODE: f"{name}{self._generation}"})
 

@@ -23,6 +23,8 @@ from clawrl.actors.transcript import Transcript
 from clawrl.engine.errors import EngineError, NoPlace, UnsupportedRequest
 from clawrl.engine.protocol import GenerateRequest, TokenChunk
 from clawrl.messages import FinishReason, Message, TemplateInputs, Turn
+from clawrl.metrics.answers import AnswerMeter
+from clawrl.metrics.sink import NOTHING, Sink
 from clawrl.serving import errors
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.errors import ApiError
@@ -55,7 +57,7 @@ class Answering:
     """``answer_format`` is a name or `AUTO`; ``waiting`` counts the requests that no slot was free for yet.
 
     ``may_rise``: whether the engine will still get newer versions. ``held`` requests wait for one; they count as
-    waiting, since each keeps its prompt in memory.
+    waiting, since each keeps its prompt in memory. ``sink`` is told how each answer came.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Answering:
         replica: str,
         waiting: Callable[[], int],
         may_rise: Callable[[], bool] = lambda: True,
+        sink: Sink = NOTHING,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -78,6 +81,7 @@ class Answering:
         self._replica = replica
         self._waiting = waiting
         self._may_rise = may_rise
+        self._sink = sink
         self.held = 0
         self._desk = PromptDesk(tokenizer, context_length)
         template = str(tokenizer.chat_template)
@@ -103,6 +107,7 @@ class Answering:
         if self._is_full():
             yield Refused(error=errors.overloaded())
             return
+        meter = AnswerMeter(self._sink)
         answer_format = self._tool_format if task.arrival.inputs.tools else self._format
         try:
             prompt = await self._desk.build(task.arrival, lambda text: _begun(answer_format, task, text))
@@ -135,6 +140,7 @@ class Answering:
             async with aclosing(self._engine.generate(request)) as chunks:
                 chunk = await self._first(chunks, task)
                 while isinstance(chunk, TokenChunk):
+                    meter.took(len(chunk.ids))
                     for piece in transcript.add(chunk):
                         yield piece
                     if chunk.finish_reason is not None:
@@ -153,6 +159,8 @@ class Answering:
             if not (isinstance(error, EngineError) and transcript.is_empty):
                 self._recorder.record_unawaited(transcript.turn(FinishReason.ERROR))
             raise
+        finally:
+            meter.ended(len(prompt.ids))
         if isinstance(chunk, Refused):
             yield chunk
             return

@@ -25,18 +25,26 @@ from clawrl.actors.health_watch import HealthWatch
 from clawrl.actors.journal_desk import JournalDesk
 from clawrl.actors.judging_desk import JudgeCalls, JudgingDesk
 from clawrl.actors.lease_desk import LeaseDesk, Order
+from clawrl.actors.metrics_desk import MetricsCalls, MetricsDesk
 from clawrl.actors.operator_desk import OperatorDesk
+from clawrl.actors.privacy_calls import PrivacyCalls
 from clawrl.actors.status import status_document
 from clawrl.actors.trainer_board import TrainerBoard
 from clawrl.actors.version_calls import VersionCalls
 from clawrl.config import Deployment
 from clawrl.guards.alarms import Alarm
+from clawrl.ledger.codec import Codec
 from clawrl.ledger.folder import hold
 from clawrl.ledger.store import Ledger
 from clawrl.ledger.views import Recorded, Restored
 from clawrl.ledger.writer import LedgerThread
-from clawrl.messages import Arrival, Feedback, Message, PolicyVersion, Turn, TurnId, WeightManifest
+from clawrl.messages import Arrival, Feedback, Message, PolicyVersion, Turn, TurnId, WeightManifest, Withheld
 from clawrl.methods.base import Method
+from clawrl.metrics.sink import NOTHING, Sink
+from clawrl.privacy.keys import StoredKeys
+from clawrl.privacy.opening import open_keys, open_ledger
+from clawrl.privacy.redactor import Redactor, finders_of
+from clawrl.privacy.vault import SealingVault
 from clawrl.serving.feedback import FeedbackRequest
 from clawrl.weights import members as weights
 from clawrl.weights.sources import Rendezvous
@@ -45,20 +53,25 @@ from clawrl.weights.transaction import PublishFailed, Publishing
 log = logging.getLogger(__name__)
 
 
-class Coordinator(CheckpointCalls, VersionCalls):
+class Coordinator(CheckpointCalls, VersionCalls, PrivacyCalls, MetricsCalls):
     """``calls`` reach the Judge deployment; ``method`` turns judged turns into samples."""
 
-    def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls) -> None:
+    def __init__(self, deployment: Deployment, method: Method, calls: JudgeCalls, sink: Sink = NOTHING) -> None:
         self._deployment = deployment
         state = deployment.state_path
         self._hold = hold(state, deployment.name)
-        self._db = LedgerThread(lambda: Ledger(state / "ledger.sqlite", deployment.ledger))
+        privacy = deployment.privacy
+        self._keys, self._redactor = open_keys(state, privacy), Redactor(finders_of(privacy.redaction))
+        self._db = LedgerThread(
+            lambda: open_ledger(state, deployment.ledger, privacy, keys=self._keys, redactor=self._redactor)
+        )
         self._members = weights.Members()
         self._publishing = Publishing(self._members, deployment.publish, self._decide)
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue_grew = asyncio.Event()
         self._admission = Admission(deployment)
-        self._desk = JudgingDesk(self._db, method, calls, deployment.judge, self._queue_grew.set)
+        self._metrics = MetricsDesk(sink, self._db, self._members.describe, lambda: self._health.describe())
+        self._desk = JudgingDesk(self._db, method, calls, deployment.judge, self._queue_grew.set, self._metrics.judged)
         training = deployment.trainer.training
         self._leases = LeaseDesk(self._db, self._desk, training, self._queue_grew, self._members.busy)
         alarms = deployment.guards.alarms
@@ -73,14 +86,17 @@ class Coordinator(CheckpointCalls, VersionCalls):
             self._trainer,
             self._queue_grew.set,
         )
-        self._journals = JournalDesk(state / "journal", self.record)
+        codec = Codec(SealingVault(StoredKeys.of(self._keys, "journal"), encrypts=privacy.encrypt))
+        self._journals = JournalDesk(state / "journal", codec, self.record)
         self._began_at = time.time()
+        self._spawn(self._finish_forgetting())
         self._spawn(self._desk.take_what_is_owed())
         self._spawn(self._every(5.0, self._desk.take_what_is_owed))
         self._spawn(self._every(deployment.ledger.sweep_s, self._sweep))
         self._spawn(self._every(3.0, self._journals.take_in))
         self._spawn(self._every(0.5, self._help_late_replicas))
         self._spawn(self._every(5.0, self._health.freeze_if_alarmed))
+        self._spawn(self._every(deployment.metrics.ledger_s, self._metrics.look))
 
     async def ping(self) -> int:
         """The process id; the supervisor's health check."""
@@ -104,6 +120,7 @@ class Coordinator(CheckpointCalls, VersionCalls):
     async def arrive(self, arrival: Arrival) -> int:
         """A request has come in: its new messages may be the evidence for an earlier turn. Returns the floor."""
         self._leases.note_request()
+        await self._scanned(arrival)
         linked = await self._db.run(lambda ledger: ledger.arrive(arrival))
         if linked.to_judge is not None:
             self._desk.take(linked.to_judge)
@@ -111,6 +128,7 @@ class Coordinator(CheckpointCalls, VersionCalls):
 
     async def record(self, turn: Turn) -> str:
         """Store a served turn; returns its session once it is on disk."""
+        await self._scanned(turn)
         against = await self._admission.reason_against(turn)
 
         def store(ledger: Ledger) -> Recorded:
@@ -146,7 +164,7 @@ class Coordinator(CheckpointCalls, VersionCalls):
     async def answered(self, turn_id: TurnId, owner: str) -> tuple[Arrival, Message] | None:
         """The request of this turn and its answer; ``None`` if the owner has no such turn."""
         turn = await self._db.run(lambda ledger: ledger.turn(turn_id))
-        if turn is None or turn.arrival.owner != owner:
+        if turn is None or turn.arrival.owner != owner or turn.withheld is Withheld.ALL:
             return None
         return turn.arrival, turn.answer
 
@@ -259,11 +277,6 @@ class Coordinator(CheckpointCalls, VersionCalls):
         return await getattr(self._operator, view)(*arguments)
 
     # -- background ---------------------------------------------------------------------------------
-
-    async def _sweep(self) -> None:
-        await self._db.run(lambda ledger: ledger.sweep(time.time()))
-        while await self._db.run(lambda ledger: ledger.prune()):
-            pass
 
     async def _every(self, period_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:

@@ -8,6 +8,7 @@ from ray import serve
 
 from clawrl.actors.coordinator import Coordinator
 from clawrl.actors.judging_desk import JudgeCalls
+from clawrl.actors.ray_metrics import sink_of
 from clawrl.config import Deployment
 from clawrl.messages import (
     Judgement,
@@ -18,6 +19,7 @@ from clawrl.messages import (
     VitalsRequest,
 )
 from clawrl.methods.registry import build_method
+from clawrl.privacy.logs import redact_logs
 
 
 class CoordinatorActor(Coordinator):
@@ -37,4 +39,5 @@ class CoordinatorActor(Coordinator):
             return cast(ModelVitals, await judge.vitals.remote(request))
 
         calls = JudgeCalls(judge=ask_judge, teach=ask_teacher, vitals=ask_vitals)
-        super().__init__(deployment, build_method(deployment.trainer.method), calls)
+        super().__init__(deployment, build_method(deployment.trainer.method), calls, sink_of(deployment.metrics))
+        redact_logs(self._redactor)

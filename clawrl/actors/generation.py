@@ -30,12 +30,14 @@ class GenerationTask:
     floor: int = 0
 
 
-def tasks_for(wanted: ModelRequest, owner: str, now: float, floor: int = 0) -> list[GenerationTask]:
-    """One for each answer that is wanted, each a turn of its own."""
-    return [_task(wanted, owner, now, floor) for _ in range(wanted.answers)]
+def tasks_for(
+    wanted: ModelRequest, owner: str, now: float, floor: int = 0, *, may_train: bool = True
+) -> list[GenerationTask]:
+    """One for each answer that is wanted, each a turn of its own. ``may_train`` is what the key allows."""
+    return [_task(wanted, owner, now, floor, may_train) for _ in range(wanted.answers)]
 
 
-def _task(wanted: ModelRequest, owner: str, now: float, floor: int) -> GenerationTask:
+def _task(wanted: ModelRequest, owner: str, now: float, floor: int, may_train: bool) -> GenerationTask:
     arrival = make_arrival(
         turn_id=TurnId(uuid.uuid4().hex),
         messages=wanted.messages,
@@ -46,6 +48,8 @@ def _task(wanted: ModelRequest, owner: str, now: float, floor: int) -> Generatio
         ends_session=wanted.facts.ends,
         arrived_at=now,
         group=wanted.facts.group,
+        may_train=may_train,
+        train_wish=wanted.facts.train,
     )
     return GenerationTask(
         arrival=arrival,

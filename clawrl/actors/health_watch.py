@@ -73,6 +73,10 @@ class HealthWatch:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def forget_prompts(self) -> None:
+        """Somebody's may be among them."""
+        self._prompts.clear()
+
     def resume(self) -> None:
         """The operator goes on: judge by what comes from now on."""
         self._panel.resume()

@@ -29,10 +29,14 @@ from clawrl.actors.console_routes import router as console_router
 from clawrl.actors.generation import GenerationTask, Refused, another_turn, tasks_for
 from clawrl.actors.http_errors import install_error_handlers
 from clawrl.actors.operator_routes import OperatorRoutes, router
+from clawrl.actors.probing import PROBE_TIMEOUT_S, answers
+from clawrl.actors.ray_metrics import current_sink, sink_of
 from clawrl.config import Deployment
 from clawrl.console.files import ConsoleFiles
 from clawrl.engine.errors import EngineError
 from clawrl.messages import NOTHING_SAID, FinishReason, Turn
+from clawrl.metrics.http import RequestMeter
+from clawrl.privacy.logs import redact_logs_by
 from clawrl.serving import errors
 from clawrl.serving.auth import Identity, KeyRing
 from clawrl.serving.body import decode_body, whole_body
@@ -47,21 +51,12 @@ from clawrl.serving.sessions import affinity_key, reply_hash
 log = logging.getLogger(__name__)
 api = FastAPI(title="clawrl", docs_url=None, redoc_url=None, openapi_url=None)
 install_error_handlers(api)
+api.add_middleware(RequestMeter, sink=current_sink)
 api.include_router(router)
 api.include_router(console_router)
 _ARRIVE_TIMEOUT_S = 60.0
-_PROBE_TIMEOUT_S = 4.0
 # Twelve seconds of pauses in all: Serve sends requests to a replica with a dead engine until its third failed check.
 _TRIES, _FIRST_PAUSE_S = 6, 0.4
-
-
-async def _answers(call: Any) -> bool:
-    try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            await call
-    except Exception:
-        return False
-    return True
 
 
 # Decorated here and not in the graph: Serve rewrites the signatures of the methods and copies them, with the names
@@ -70,7 +65,9 @@ async def _answers(call: Any) -> bool:
 class Ingress(OperatorRoutes, ConsoleRoutes):
     def __init__(self, deployment: Deployment, rollout: DeploymentHandle, judge: DeploymentHandle) -> None:
         self._config = deployment.serving
+        sink_of(deployment.metrics)
         self._keys = KeyRing(self._config, os.environ)
+        redact_logs_by(deployment.privacy.redaction)
         self._console = ConsoleFiles(self._config.console.enabled)
         self._rollout = rollout
         self._judge = judge
@@ -117,7 +114,7 @@ class Ingress(OperatorRoutes, ConsoleRoutes):
 
     async def _answer(self, asked: Asked, identity: Identity) -> Response:
         wanted, now = asked.request, time.time()
-        tasks = tasks_for(wanted, identity.owner, now, self._floor)
+        tasks = tasks_for(wanted, identity.owner, now, self._floor, may_train=identity.may_train)
         for task in tasks:
             self._background.start(self._announce(task))
         affinity = affinity_key(wanted.facts.session, identity.owner, wanted.messages)
@@ -249,9 +246,9 @@ class Ingress(OperatorRoutes, ConsoleRoutes):
     @api.get("/readyz")
     async def readyz(self) -> JSONResponse:
         policy, judge, coordinator = await asyncio.gather(
-            _answers(self._rollout.ready.remote()),
-            _answers(self._judge.ready.remote()),
-            _answers(self._coordinator.ask("ping", timeout_s=_PROBE_TIMEOUT_S)),
+            answers(self._rollout.ready.remote()),
+            answers(self._judge.ready.remote()),
+            answers(self._coordinator.ask("ping", timeout_s=PROBE_TIMEOUT_S)),
         )
         ready = policy and judge and coordinator
         parts = {"ready": ready, "policy": policy, "judge": judge, "coordinator": coordinator}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl.actors.recording import take_in_orphans
-from clawrl.ledger.codec import Codec, PlainVault
+from clawrl.ledger.codec import Codec
 from clawrl.messages import Turn
 
 # Replicas whose losses are told apart; of earlier ones the sum is kept.
@@ -17,10 +17,10 @@ _TOLD_APART = 1000
 class JournalDesk:
     """The coordinator's view of the journals of `clawrl.actors.recording`. ``folder`` is on its own machine."""
 
-    def __init__(self, folder: Path, record: Callable[[Turn], Awaitable[object]]) -> None:
+    def __init__(self, folder: Path, codec: Codec, record: Callable[[Turn], Awaitable[object]]) -> None:
         self._folder = folder
         self._record = record
-        self._codec = Codec(PlainVault())
+        self._codec = codec
         self._lost: dict[str, int] = {}
         self._lost_before = 0
         self._damaged = 0

@@ -46,16 +46,23 @@ class JudgeCalls:
 
 
 class JudgingDesk:
-    """``settled`` is called after each case, when the queue may have grown."""
+    """``settled`` is called after each case, when the queue may have grown; ``judged`` with what stands of it."""
 
     def __init__(
-        self, db: LedgerThread, method: Method, calls: JudgeCalls, args: JudgeArgs, settled: Callable[[], None]
+        self,
+        db: LedgerThread,
+        method: Method,
+        calls: JudgeCalls,
+        args: JudgeArgs,
+        settled: Callable[[], None],
+        judged: Callable[[Judgement], None] = lambda judgement: None,
     ) -> None:
         self._db = db
         self._method = method
         self._calls = calls
         self._args = args
         self._settled = settled
+        self._judged = judged
         self._wants_turn = is_dotted(args.verdict.kind)
         self._slots = asyncio.Semaphore(args.verdict.concurrency)
         self._teachers = asyncio.Semaphore(args.teacher.concurrency)
@@ -124,10 +131,12 @@ class JudgingDesk:
             made = None if turn is None else self.sample_of(turn, judgement, teacher)
             drop = made if isinstance(made, DropReason) else None
             answered = None if case.feedback is None else case.feedback.given_at
-            await self._db.run(lambda ledger: ledger.judged(judgement, drop, teacher, feedback_at=answered))
+            stands = await self._db.run(lambda ledger: ledger.judged(judgement, drop, teacher, feedback_at=answered))
         except Exception:
             log.exception("turn %s could not be settled; it is taken again", case.turn_id)
             return
+        if stands:
+            self._judged(judgement)
         self._settled()
 
     async def _taught(self, turn: Turn, judgement: Judgement) -> TeacherTargets | None:

@@ -1,4 +1,4 @@
-"""The operator's part of the HTTP API, under ``/clawrl/``: looking, pausing, publishing, rolling back.
+"""The operator's part of the HTTP API, under ``/clawrl/``: looking, pausing, publishing, rolling back, forgetting.
 
 All of it takes the operator's key, which is checked before anything else is looked at, and is answered by the
 coordinator; only the text of a turn's tokens comes from a replica, and where none answers it is left out. A mixin of
@@ -24,10 +24,12 @@ from clawrl.serving.auth import KeyRing
 from clawrl.serving.body import decode_body, whole_body
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.fields import JsonObject, text
+from clawrl.serving.forgetting import parse_forget
 
 router = APIRouter()
 _ANSWER_S = 10.0
 _PIECES_S = 5.0
+_FORGET_S = 600.0
 MOST_TURNS = 10_000
 MOST_ROWS = 1_000
 MOST_EXPORTED = 100
@@ -105,6 +107,12 @@ class OperatorRoutes:
         self._keys.operator(request.headers)
         return _sent(await self._look("publish"))
 
+    @router.post("/clawrl/forget")
+    async def forget(self, request: Request) -> Any:
+        self._keys.operator(request.headers)
+        wanted = parse_forget(await self._fields(request))
+        return await self._ask_coordinator("forget", wanted, timeout_s=_FORGET_S)
+
     async def _page(self, request: Request, view: str, *arguments: Any) -> Response:
         self._keys.operator(request.headers)
         query = request.query_params
@@ -134,9 +142,9 @@ class OperatorRoutes:
         self._keys.operator(request.headers)
         return await self._ask_coordinator(method, *arguments)
 
-    async def _ask_coordinator(self, method: str, *arguments: Any) -> Any:
+    async def _ask_coordinator(self, method: str, *arguments: Any, timeout_s: float = _ANSWER_S) -> Any:
         try:
-            return await self._coordinator.ask(method, *arguments, timeout_s=_ANSWER_S)
+            return await self._coordinator.ask(method, *arguments, timeout_s=timeout_s)
         except CoordinatorAway:
             raise errors.unavailable("The coordinator is restarting. Please try again.") from None
 

@@ -212,8 +212,7 @@ class ReplicaControl:
                 await self._engine.abort()
             case CatchUp(version=current):
                 if current.version != self._engine.version:
-                    folder = await self._copied(current.snapshot, current.version)
-                    if folder is None:
+                    if await self._copied(current.snapshot, current.version) is None:
                         return {COPYING: True}
                     await self._catch_up(current)
                 self._failures = 0

@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import psutil
@@ -23,17 +24,25 @@ from clawrl.actors.answering import Answering
 from clawrl.actors.calls import Coordinator
 from clawrl.actors.draining import is_draining
 from clawrl.actors.generation import GenerationTask, Refused
+from clawrl.actors.journal_keys import JournalKeys
+from clawrl.actors.ray_metrics import flusher_of, sink_of
 from clawrl.actors.recording import Recorder
 from clawrl.actors.replica_control import ReplicaControl
 from clawrl.actors.snapshot_reader import HeadReader
 from clawrl.config import Deployment
 from clawrl.engine.choose import make_engine
 from clawrl.judging.teacher import Teacher
-from clawrl.ledger.codec import Codec, PlainVault
+from clawrl.ledger.codec import Codec
 from clawrl.ledger.journal import Journal
+from clawrl.ledger.screening import for_a_journal
 from clawrl.messages import Message, TeacherRequest, TeacherTargets, TemplateInputs
 from clawrl.methods.registry import build_method
+from clawrl.metrics import catalogue
+from clawrl.metrics.sink import Sink
 from clawrl.models import resolve
+from clawrl.privacy.logs import redact_logs
+from clawrl.privacy.redactor import Redactor, finders_of
+from clawrl.privacy.vault import SealingVault
 from clawrl.serving.pieces import Piece
 from clawrl.serving.template import ChatRenderer
 from clawrl.weights.fetch import Library
@@ -60,12 +69,20 @@ class Rollout:
         )
         await self._engine.start()
         tokenizer, context = self._engine.tokenizer, self._engine.capabilities.context_length
-        codec, journals = Codec(PlainVault()), deployment.state_path / "journal"
-        self._recorder = Recorder(
-            coordinator,
-            Journal.of_process(journals, replica, codec, limit_bytes=int(deployment.serving.journal_mb * 2**20)),
-            deployment.serving.ack_timeout_s,
+        privacy, journals = deployment.privacy, deployment.state_path / "journal"
+        redactor = await asyncio.to_thread(lambda: Redactor(finders_of(privacy.redaction)))
+        redact_logs(redactor)
+        self._journal_keys = JournalKeys(coordinator)
+        await self._journal_keys.start(timeout_s=_JOIN_TIMEOUT_S)
+        codec = Codec(SealingVault(self._journal_keys.lent, encrypts=privacy.encrypt))
+        journal = Journal.of_process(
+            journals,
+            replica,
+            codec,
+            limit_bytes=int(deployment.serving.journal_mb * 2**20),
+            ready=partial(for_a_journal, screen=redactor, keeps_untrainable=privacy.record_untrainable),
         )
+        self._recorder = Recorder(coordinator, journal, deployment.serving.ack_timeout_s)
         self._recorder.adopt(journals, codec)
         self._answering = Answering(
             self._engine,
@@ -77,7 +94,10 @@ class Rollout:
             replica=replica,
             waiting=lambda: self._engine.load.waiting,
             may_rise=lambda: not is_draining(),
+            sink=sink_of(deployment.metrics),
         )
+        if (flusher := flusher_of(deployment.metrics)) is not None:
+            flusher.sample(self._tell_load)
         self._teacher = Teacher(
             self._engine,
             ChatRenderer(tokenizer, context),
@@ -100,6 +120,7 @@ class Rollout:
     async def __del__(self) -> None:
         """Graceful stop only: see what was answered into the ledger, then leave."""
         await self._recorder.finish()
+        self._journal_keys.close()
         self._answering.close()
         await self._control.leave()
         await self._engine.stop()
@@ -125,6 +146,12 @@ class Rollout:
             "node": self._node,
             "memory_mb": round(self._process.memory_info().rss / 2**20),
         }
+
+    def _tell_load(self, sink: Sink) -> None:
+        load = self._engine.load
+        sink.set(catalogue.RUNNING, load.running)
+        sink.set(catalogue.WAITING, load.waiting, until="place")
+        sink.set(catalogue.WAITING, self._answering.held, until="weights")
 
     async def count_tokens(self, messages: Sequence[Message], inputs: TemplateInputs) -> int | Refused:
         """How long the prompt of this request would be, also if it is too long to be served."""

@@ -44,6 +44,7 @@ from clawrl.training.model import load_model
 from clawrl.training.outgoing import Outgoing, read_to_rewind
 from clawrl.training.policy_trainer import PolicyTrainer, StepResult
 from clawrl.training.ranks import Ranks, limit_collectives
+from clawrl.training.stopwatch import StepClock
 from clawrl.training.weights_lineage import UNTRAINED, follow
 from clawrl.weights.patience import patience_of_one_call_s, patience_s
 from clawrl.weights.snapshot import put_back
@@ -97,7 +98,7 @@ class TrainingRun:
         # While rank 0 waits for the coordinator, the other ranks wait for rank 0.
         bound: Any = {"collective_timeout_s": self._config.collective_timeout_s, "world": ranks.world}
         self._patience_s = patience_of_one_call_s(**bound)
-        self._publish_patience_s = patience_s(deployment.publish, **bound)
+        self._publish_patience_s = patience_s(deployment.publish, **bound, least_s=self._config.poll_s)
         self._run_id = self._from_rank_0(lambda: uuid.uuid4().hex)
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(self._config.seed)
@@ -135,6 +136,7 @@ class TrainingRun:
             deployment, self._ask_in_a_publish, self._run_id, longest_rest_s=self._publish_patience_s
         )
         self._unpublished = False
+        self._clock = StepClock()
 
     def _load(self, folder: Path) -> PreTrainedModel:
         config = self._config
@@ -153,7 +155,8 @@ class TrainingRun:
             self._checkpoints.look()
             if self._unpublished:
                 self._publish()
-            order = self._from_rank_0(self._next_lease)
+            with self._clock.phase("wait"):
+                order = self._from_rank_0(self._next_lease)
             if isinstance(order, EndOfTraining):
                 return self._end()
             if isinstance(order, Rewind):
@@ -182,7 +185,8 @@ class TrainingRun:
             return self._trainer.discard()
         result = self._trainer.apply()
         self._lineage = follow(self._lineage, lease.step, (sample.turn_id for sample in lease.samples))
-        stats = {**result.metrics, "train_s": time.monotonic() - began, "changed": result.changed}
+        times = self._clock.step_ended(result.seconds)
+        stats = {**result.metrics, **times, "train_s": time.monotonic() - began, "changed": result.changed}
         if not self._from_rank_0(lambda: self._ask("applied", lease.lease_id, self._run_id, stats)):
             raise RuntimeError(f"step {lease.step}: another training run has taken over")
         self._log_step(result)
@@ -215,11 +219,12 @@ class TrainingRun:
 
     def _publish(self) -> None:
         """Gather on all ranks, send from rank 0; a failure leaves the old version serving."""
-        contents = self._outgoing.version()
-        step, needed = self._trainer.step, self._outgoing.needed
-        self._unpublished = not self._from_rank_0(lambda: self._publisher.send(contents, step, needed))
-        if not self._unpublished:
-            self._outgoing.settle()
+        with self._clock.phase("update_weights"):
+            contents = self._outgoing.version()
+            step, needed = self._trainer.step, self._outgoing.needed
+            self._unpublished = not self._from_rank_0(lambda: self._publisher.send(contents, step, needed))
+            if not self._unpublished:
+                self._outgoing.settle()
 
     # -- start and end ------------------------------------------------------------------------------
 

@@ -17,15 +17,19 @@ from typing import TYPE_CHECKING
 from clawrl.actors.calls import Coordinator
 from clawrl.actors.seats import SeatWatch
 from clawrl.config import Deployment
+from clawrl.metrics.tracking import Progress, Seen, Tracker
+from clawrl.metrics.writers import writers
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
 
 log = logging.getLogger(__name__)
 _RETRY_S = 10.0
+_SHOWN_IN_DASHBOARD = "RAY_TRAIN_ENABLE_STATE_TRACKING"
 _HANGS_AFTER = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"
 _SEATS_S = 5.0
 _REPEAT_S = 5.0
+_LAST_ROWS_S = 5.0
 
 
 class TrainerDriver:
@@ -40,6 +44,7 @@ class TrainerDriver:
         self._thread.start()
         threading.Thread(target=self._watch_seats, name="seats", daemon=True).start()
         threading.Thread(target=self._repeat, name="repeat", daemon=True).start()
+        self._tracker = self._make_tracker()
 
     def ping(self) -> int:
         """The process id. Raises when the training thread is gone though nobody asked it to stop."""
@@ -60,6 +65,9 @@ class TrainerDriver:
         self._stopping.set()
         self._coordinator.ask_now("end_training", timeout_s=5.0)
         self._thread.join(timeout_s)
+        if self._tracker is not None:
+            # The last steps are in the ledger by now.
+            self._tracker.stop(_LAST_ROWS_S)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -93,6 +101,25 @@ class TrainerDriver:
             if (said := self._said) is not None:
                 self._tell(said)
 
+    def _make_tracker(self) -> Tracker | None:
+        """Logs training to TensorBoard and W&B, if so configured, from here: nothing that serves waits for it."""
+        deployment, state = self._deployment, self._deployment.state_path
+        if not deployment.metrics.tracks:
+            return None
+        settings = {"trainer": deployment.trainer.model_dump(), "policy": deployment.policy.model.model_dump()}
+
+        def ask(seen: Seen | None) -> Progress:
+            found: Progress = self._coordinator.ask_now("progress", seen, timeout_s=30.0)
+            return found
+
+        tracker = Tracker(
+            ask,
+            lambda: writers(deployment.metrics, state, deployment.name, settings),
+            state / "tracked.json",
+        )
+        tracker.start()
+        return tracker
+
     def _seat(self) -> dict[str, float]:
         """What one rank reserves."""
         asked = self._deployment.trainer.resources
@@ -109,6 +136,8 @@ class TrainerDriver:
         training = self._deployment.trainer.training
         asked = self._deployment.trainer.resources
         # One bound for a rank that others wait for and for one that only Ray Train asks after; told to its controller.
+        # What Ray's dashboard shows on its Train page is gathered where `fit` is called.
+        os.environ.setdefault(_SHOWN_IN_DASHBOARD, "1")
         os.environ.setdefault(_HANGS_AFTER, str(training.collective_timeout_s))
         gpus = asked.num_gpus
         return TorchTrainer(

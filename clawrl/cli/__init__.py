@@ -7,13 +7,13 @@ commands; they all stand at the top, but for those under `turns` and `sessions`.
 
 import typer
 
-from clawrl.cli import checking, demonstrating, looking, moving, steering, talking, watching
+from clawrl.cli import checking, demonstrating, keeping, looking, moving, steering, talking, watching
 from clawrl.cli.shared import console, errors, fail
 
 __all__ = ["app", "console", "errors", "fail", "main"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve a language model and train it online.")
-for group in (watching, steering, looking, checking, talking, moving, demonstrating):
+for group in (watching, steering, looking, checking, talking, moving, keeping, demonstrating):
     app.add_typer(group.app)
 app.add_typer(looking.turns, name="turns", help="What became of each turn, and why.")
 app.add_typer(looking.sessions, name="sessions", help="Conversations.")

@@ -26,7 +26,9 @@ class SglangConfig(StrictConfig):
         "mode of SGLang's, abort, ends answers.)",
     )
     memory_fraction: float = Field(0.85, gt=0.0, lt=1.0, description="of a GPU, for weights and cache")
-    boot_timeout_s: float = Field(600.0, gt=0.0)
+    boot_timeout_s: float = Field(
+        600.0, gt=0.0, description="seconds that SGLang may take to start, its model's load included"
+    )
     extra_args: tuple[str, ...] = Field((), description="further flags of sglang.launch_server")
     env: dict[str, str] = Field(default_factory=dict, description="added to the environment of the child")
 
@@ -43,24 +45,29 @@ class SglangConfig(StrictConfig):
 class EngineConfig(StrictConfig):
     """``kv_blocks * page_size`` tokens fit the cache at once; requests beyond that wait their turn."""
 
-    kind: Literal["transformers", "sglang"] = "transformers"
+    kind: Literal["transformers", "sglang"] = Field(
+        "transformers",
+        description="transformers: in the replica's process, on one device; sglang: a child process, for GPUs",
+    )
     device: Literal["auto", "cuda", "cpu"] = Field(
         "auto",
         description="auto: the GPU that this process sees (a replica's num_gpus), else the CPU; for sglang it is cuda",
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "bfloat16", description="of weights and activations; the policy's must equal trainer.training.dtype"
+    )
     context_length: int = Field(2048, gt=0, description="prompt + response tokens of one request")
-    max_running_requests: int = Field(8, gt=0)
-    kv_blocks: int = Field(64, gt=0)
-    page_size: int = Field(256, ge=16)
+    max_running_requests: int = Field(8, gt=0, description="requests that one replica computes at once; others wait")
+    kv_blocks: int = Field(64, gt=0, description="blocks of the cache; kv_blocks * page_size tokens fit at once")
+    page_size: int = Field(256, ge=16, description="tokens in one block of the cache")
     max_batch_tokens: int = Field(
         256, gt=0, description="tokens in one forward pass; bounds a prefill's hold on others"
     )
     score_batch_tokens: int = Field(4096, gt=0, description="padded tokens in one scoring pass")
     threads: int = Field(2, gt=0, description="CPU threads of torch in this process")
     tp_size: int = Field(1, gt=0, description="GPUs that share one engine")
-    seed: int | None = None
-    sglang: SglangConfig = SglangConfig()
+    seed: int | None = Field(None, description="of the sampling; null takes another one each time")
+    sglang: SglangConfig = Field(SglangConfig(), description="for kind: sglang only")
 
     @model_validator(mode="after")
     def _settings_are_for_this_kind(self) -> "EngineConfig":

@@ -18,6 +18,7 @@ from clawrl.evaluation.measures import Measures, NotMeasurable, ledger_file, mea
 from clawrl.evaluation.simulated_user import topic_of
 from clawrl.ledger.store import Ledger
 from clawrl.messages import TurnId
+from clawrl.privacy.opening import open_ledger
 from clawrl.serving.template import ChatRenderer
 
 _SCORE_BATCH_TOKENS = 2048
@@ -64,7 +65,7 @@ async def frozen_start(deployment: Path, home: Path) -> AsyncIterator[FrozenStar
     engine = TransformersEngine(resolve(args.policy.model), config, generates=False)
     await engine.start()
     try:
-        with Ledger(file, args.ledger) as ledger:
+        with open_ledger(file.parent, args.ledger, args.privacy) as ledger:
             yield FrozenStart(engine, ChatRenderer(engine.tokenizer, config.context_length), ledger)
     finally:
         await engine.stop()

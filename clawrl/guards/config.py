@@ -36,13 +36,13 @@ class AlarmConfig(StrictConfig):
     window: int = Field(48, ge=2, description="recent main turns that the figures are taken over, at most")
     min_turns: int = Field(16, ge=2, description="no alarm before this many recent turns")
     short_tokens: int = Field(4, ge=0, description="an answer of at most this many tokens is short")
-    max_share_short: float = Field(0.5, ge=0.0, le=1.0)
-    min_mean_tokens: float = Field(4.0, ge=0.0)
+    max_share_short: float = Field(0.5, ge=0.0, le=1.0, description="alarm above this share of short answers")
+    min_mean_tokens: float = Field(4.0, ge=0.0, description="alarm below this mean length in tokens")
     max_mean_tokens_ratio: float | None = Field(
         None, gt=1.0, description="mean length as a multiple of the first turns'; null is off"
     )
     repetitive_below: float = Field(0.35, ge=0.0, lt=1.0, description="zlib ratio below which an answer is repetitive")
-    max_repetitive_share: float = Field(0.3, ge=0.0, le=1.0)
+    max_repetitive_share: float = Field(0.3, ge=0.0, le=1.0, description="alarm above this share of repetitive answers")
     max_kl: float = Field(2.0, gt=0.0, description="nats per token from the starting model")
     max_fluency_drop: float = Field(1.5, gt=0.0, description="nats per token below the first turns' fluency")
     min_lift_share: float = Field(
@@ -58,5 +58,10 @@ class AlarmConfig(StrictConfig):
 
 
 class GuardsConfig(StrictConfig):
-    filters: FiltersConfig = FiltersConfig()
-    alarms: AlarmConfig = AlarmConfig()
+    filters: FiltersConfig = Field(
+        FiltersConfig(), description="turns that are not good enough to learn from are dropped"
+    )
+    alarms: AlarmConfig = Field(
+        AlarmConfig(),
+        description="learning stops and the last healthy version comes back when recent answers look degenerate",
+    )

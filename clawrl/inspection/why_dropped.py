@@ -67,6 +67,21 @@ def _not_permitted(case: Case) -> Why:
     )
 
 
+def _redacted(case: Case) -> Why:
+    return Why(
+        sentence="A rule of privacy.redaction found something in it, or in what it answers; its token ids would decode "
+        "to that, so none are stored and nothing of it trains.",
+        remedy="If the rule was wrong, narrow or remove it in privacy.redaction; turns from then on are stored whole.",
+    )
+
+
+def _forgotten(case: Case) -> Why:
+    return Why(
+        sentence="What was said was deleted, by `clawrl forget`, so that it can never train.",
+        remedy="Nothing to do: it cannot be brought back.",
+    )
+
+
 def _too_long(case: Case) -> Why:
     row = case.life.row
     return Why(
@@ -205,6 +220,8 @@ DROPS: Mapping[DropReason, Explain] = {
     DropReason.GREEDY: _greedy,
     DropReason.FILTERED: _filtered,
     DropReason.NOT_PERMITTED: _not_permitted,
+    DropReason.REDACTED: _redacted,
+    DropReason.FORGOTTEN: _forgotten,
     DropReason.TOO_LONG: _too_long,
     DropReason.SESSION_ENDED: _session_ended,
     DropReason.NO_EVIDENCE: _no_evidence,

@@ -22,17 +22,25 @@ class JudgingConfig(StrictConfig):
 
     kind: str = Field("probability", description=f"probability, written or {_ELSEWHERE}")
     labels: tuple[str, str] = Field((" good", " bad"), description="single tokens of the judge: good, then bad")
-    margin: float = Field(0.0, ge=0.0)
-    max_request_chars: int = Field(80, gt=0)
-    max_response_chars: int = Field(60, gt=0)
-    max_evidence_chars: int = Field(240, gt=0)
-    votes: int = Field(3, gt=0)
-    temperature: float = Field(0.6, ge=0.0, allow_inf_nan=False)
+    margin: float = Field(
+        0.0, ge=0.0, description="nats of calibrated log-odds up to which a probability verdict is neutral"
+    )
+    max_request_chars: int = Field(
+        80, gt=0, description="characters of the request that a probability verdict is shown; the middle is left out"
+    )
+    max_response_chars: int = Field(60, gt=0, description="characters of the answer that it is shown")
+    max_evidence_chars: int = Field(240, gt=0, description="characters of the evidence that it is shown")
+    votes: int = Field(3, gt=0, description="opinions of a written verdict; the majority decides")
+    temperature: float = Field(
+        0.6, ge=0.0, allow_inf_nan=False, description="of a written verdict; 0 is greedy, else 0.01 or more"
+    )
     max_tokens: int = Field(512, gt=0, description="of one vote, its reasoning included")
     timeout_s: float = Field(60.0, gt=0, description="one attempt at the verdict; hints.timeout_s comes on top")
-    attempts: int = Field(3, gt=0)
-    backoff_s: float = Field(1.0, ge=0.0)
-    concurrency: int = Field(4, gt=0)
+    attempts: int = Field(3, gt=0, description="times that a judge is asked before the turn counts as an abstention")
+    backoff_s: float = Field(
+        1.0, ge=0.0, description="seconds before the second attempt; twice as many before each further one"
+    )
+    concurrency: int = Field(4, gt=0, description="turns that are being judged at once, over all judge replicas")
 
     @field_validator("kind")
     @classmethod
@@ -55,12 +63,18 @@ class HintsConfig(StrictConfig):
 
     source: str = Field("none", description=f"none, quoting, written or {_ELSEWHERE}")
     votes: int = Field(3, gt=0, description="of a written hint")
-    temperature: float = Field(0.6, ge=0.0, allow_inf_nan=False)
+    temperature: float = Field(
+        0.6, ge=0.0, allow_inf_nan=False, description="of a written hint; 0 is greedy, else 0.01 or more"
+    )
     max_tokens: int = Field(256, gt=0, description="of one vote, its reasoning included")
-    max_hints: int = Field(3, gt=0)
-    min_chars: int = Field(10, ge=0)
+    max_hints: int = Field(3, gt=0, description="kept of one turn, the shortest first")
+    min_chars: int = Field(10, ge=0, description="characters that a hint must have more of, or it is left out")
     timeout_s: float = Field(30.0, gt=0, description="a source that takes longer loses its hints, not the verdict")
-    reuse: Literal["off", "session", "owner"] = "off"
+    reuse: Literal["off", "session", "owner"] = Field(
+        "off",
+        description="known hints also teach later turns that bring none of their own: of the same session, or of the "
+        "same owner",
+    )
 
     @field_validator("source")
     @classmethod
@@ -87,12 +101,16 @@ class TeacherConfig(StrictConfig):
     ``publish.keep_snapshots``, the newest two good ones, or the start.
     """
 
-    model: Literal["judge", "policy"] = "judge"
-    version: int | Literal["current"] = 0
-    label: str = ""
+    model: Literal["judge", "policy"] = Field(
+        "judge", description="whose log-probs teach: the judge's model, or a version of the policy"
+    )
+    version: int | Literal["current"] = Field(
+        0, description="of a policy teacher: 0 is the starting weights, N that published version, current what serves"
+    )
+    label: str = Field("", description="text that introduces the hint in the teacher's prompt")
     timeout_s: float = Field(60.0, gt=0, description="one attempt")
-    attempts: int = Field(2, gt=0)
-    concurrency: int = Field(4, gt=0)
+    attempts: int = Field(2, gt=0, description="times that the teacher is asked before the turn has no targets")
+    concurrency: int = Field(4, gt=0, description="turns that are being taught at once, over all judge replicas")
 
     @model_validator(mode="after")
     def _only_the_policy_has_versions(self) -> "TeacherConfig":

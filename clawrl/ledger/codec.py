@@ -1,9 +1,9 @@
 """The one path that text and token ids take to disk and back.
 
 Everything private that the ledger stores (messages, answers, token ids, log-probabilities, the words of
-a judge or of a person) becomes bytes here and passes through a `Vault`, which a privacy layer may
-replace: it gets the owner with every blob, so that it can encrypt per owner, or forget one. Ids, hashes,
-states, scores, counts and times stay readable.
+a judge or of a person) becomes bytes here and passes through a `Vault`, which gets the owner with every
+blob, so that it can encrypt per owner, or forget one. Hashes over what was said pass through it, too. Names of
+sessions, states, scores, counts and times stay readable. What belongs to `NOBODY` says nothing and is never sealed.
 
 Arrays are little-endian int32 or float32 and are refused rather than cast when that would lose
 anything. JSON is ASCII, so that a lone surrogate in a client's text survives.
@@ -11,10 +11,11 @@ anything. JSON is ASCII, so that a lone surrogate in a client's text survives.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,17 @@ from clawrl.messages import (
     VersionSpan,
 )
 
+NOBODY = "forgotten"
+"""The owner of what is left of turns that were forgotten."""
+
+SEALED_MARK = b"\xc5\xa1\xc0\xff"
+"""What a sealed blob begins with, and no other: not ASCII, no token id (it would be negative), no log-prob (it is no
+number), no zlib stream."""
+
+
+class SealedBlob(RuntimeError):
+    """A blob is sealed and the ledger was opened without its keys."""
+
 
 class Vault(Protocol):
     """What happens to a private blob on its way to disk and back."""
@@ -39,6 +51,27 @@ class Vault(Protocol):
     def unseal(self, owner: str, sealed: bytes) -> bytes: ...
 
 
+class KeyedVault(Vault, Protocol):
+    """A vault with keys of its own. ``keyring`` names them; ``encrypts``: whether new blobs are sealed."""
+
+    encrypts: bool
+
+    @property
+    def keyring(self) -> str: ...
+
+    def digest(self, owner: str, value: str) -> str:
+        """Equal for equal values of one owner; says nothing to who lacks the key."""
+        ...
+
+    def pseudonym(self, *names: str) -> str:
+        """Stands for names where they are only compared; outlives the owner's key."""
+        ...
+
+    def shred(self, owner: str) -> bool:
+        """The owner's key is gone for good; false if there was none."""
+        ...
+
+
 class PlainVault:
     """Keeps blobs as they are."""
 
@@ -46,17 +79,37 @@ class PlainVault:
         return plain
 
     def unseal(self, owner: str, sealed: bytes) -> bytes:
+        if sealed.startswith(SEALED_MARK):
+            raise SealedBlob("this ledger is sealed: open it with its keys, see clawrl.privacy.opening")
         return sealed
 
 
 class Codec:
     """Packs and unpacks private values for one owner at a time."""
 
-    def __init__(self, vault: Vault) -> None:
+    def __init__(self, vault: Vault | KeyedVault) -> None:
         self._vault = vault
 
+    @property
+    def keyed(self) -> KeyedVault | None:
+        """The vault, if it has keys."""
+        return None if not hasattr(self._vault, "keyring") else cast(KeyedVault, self._vault)
+
+    def seal(self, owner: str, plain: bytes) -> bytes:
+        return plain if owner == NOBODY else self._vault.seal(owner, plain)
+
+    def digest(self, owner: str, value: str | None) -> str | None:
+        """What is stored of a hash over private text. That of nothing stays what it is."""
+        vault = self.keyed
+        return value if vault is None or not value or owner == NOBODY else vault.digest(owner, value)
+
+    def pseudonym(self, *names: str) -> str:
+        if (vault := self.keyed) is not None:
+            return vault.pseudonym(*names)
+        return hashlib.sha256("\x00".join(names).encode("utf-8", "surrogatepass")).hexdigest()
+
     def pack_json(self, owner: str, value: Any) -> bytes:
-        return self._vault.seal(owner, json.dumps(value, separators=(",", ":")).encode("ascii"))
+        return self.seal(owner, json.dumps(value, separators=(",", ":")).encode("ascii"))
 
     def unpack_json(self, owner: str, blob: bytes) -> Any:
         return json.loads(self._vault.unseal(owner, blob))
@@ -93,13 +146,13 @@ class Codec:
         return SamplingParams(**{**values, "stop": tuple(values["stop"])})
 
     def pack_ids(self, owner: str, ids: TokenIds) -> bytes:
-        return self._vault.seal(owner, _flat_bytes(ids, "<i4"))
+        return self.seal(owner, _flat_bytes(ids, "<i4"))
 
     def unpack_ids(self, owner: str, blob: bytes) -> TokenIds:
         return np.frombuffer(self._vault.unseal(owner, blob), dtype="<i4").astype(np.int32)
 
     def pack_logps(self, owner: str, logps: LogProbs) -> bytes:
-        return self._vault.seal(owner, _flat_bytes(logps, "<f4"))
+        return self.seal(owner, _flat_bytes(logps, "<f4"))
 
     def unpack_logps(self, owner: str, blob: bytes) -> LogProbs:
         return np.frombuffer(self._vault.unseal(owner, blob), dtype="<f4").astype(np.float32)
@@ -119,7 +172,7 @@ class Codec:
             _flat_bytes(targets.topk_ids.reshape(-1), "<i4"),
             _flat_bytes(targets.topk_logps.reshape(-1), "<f4"),
         ]
-        return self._vault.seal(owner, zlib.compress(b"".join(parts)))
+        return self.seal(owner, zlib.compress(b"".join(parts)))
 
     def unpack_targets(self, owner: str, blob: bytes) -> TeacherTargets:
         line, _, body = zlib.decompress(self._vault.unseal(owner, blob)).partition(b"\n")

@@ -7,7 +7,7 @@ from clawrl.strict import StrictConfig
 
 class LedgerConfig(StrictConfig):
     idle_timeout_s: float = Field(1800.0, gt=0.0, description="a turn without a follow-up this long is dropped")
-    sweep_s: float = Field(2.0, gt=0.0)
+    sweep_s: float = Field(2.0, gt=0.0, description="seconds between two looks for turns and leases whose time is over")
     duplicate_window_s: float = Field(
         3600.0, gt=0.0, description="the same answer to the same request within this time is a duplicate"
     )

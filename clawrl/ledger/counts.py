@@ -11,7 +11,7 @@ from collections import Counter
 
 from clawrl.ledger.codec import unpack_stats
 from clawrl.ledger.database import Database
-from clawrl.ledger.views import Counts, JudgeStats, RunRow, StepRow, StepState, TurnRow
+from clawrl.ledger.views import Counts, JudgeStats, RunRow, StepRow, StepState, TurnRow, VersionReward
 from clawrl.messages import DropReason, TurnKind, TurnState, Verdict
 
 ROW_SQL = (
@@ -74,6 +74,19 @@ def judge_stats(db: Database) -> JudgeStats:
     )
 
 
+def reward_by_version(db: Database, turns: int, versions: int) -> list[VersionReward]:
+    """Of the newest ``turns`` turns, by the version of their oldest token; the newest ``versions``, newest first."""
+    rows = db.rows(
+        "SELECT t.oldest_version AS version, avg(j.reward) AS mean, count(*) AS n"
+        " FROM turns t JOIN judgements j USING (turn_id)"
+        " WHERE t.seq > (SELECT max(seq) FROM turns) - ? AND t.oldest_version IS NOT NULL AND j.reward IS NOT NULL"
+        " GROUP BY t.oldest_version ORDER BY t.oldest_version DESC LIMIT ?",
+        turns,
+        versions,
+    )
+    return [VersionReward(version=row["version"], mean=row["mean"], turns=row["n"]) for row in rows]
+
+
 def turn_rows(
     db: Database, limit: int, state: TurnState | None, session: str | None, owner: str | None, before_seq: int | None
 ) -> list[TurnRow]:
@@ -89,6 +102,16 @@ def step_rows(db: Database, limit: int) -> list[StepRow]:
     return [step_row(row) for row in db.rows("SELECT * FROM steps ORDER BY id DESC LIMIT ?", limit)]
 
 
+def run_row(db: Database) -> RunRow | None:
+    run = db.one("SELECT run_id, restored_step FROM runs ORDER BY id DESC LIMIT 1")
+    if run is None:
+        return None
+    stats = db.scalar("SELECT stats FROM steps WHERE run_id = ? ORDER BY step DESC LIMIT 1", run["run_id"])
+    return RunRow(
+        run_id=run["run_id"], restored_step=run["restored_step"], stats=None if stats is None else unpack_stats(stats)
+    )
+
+
 def step_row(row: sqlite3.Row) -> StepRow:
     return StepRow(
         seq=row["id"],
@@ -99,16 +122,6 @@ def step_row(row: sqlite3.Row) -> StepRow:
         reward_mean=row["reward_mean"],
         stats=unpack_stats(row["stats"]),
         at=row["at"],
-    )
-
-
-def run_row(db: Database) -> RunRow | None:
-    run = db.one("SELECT run_id, restored_step FROM runs ORDER BY id DESC LIMIT 1")
-    if run is None:
-        return None
-    stats = db.scalar("SELECT stats FROM steps WHERE run_id = ? ORDER BY step DESC LIMIT 1", run["run_id"])
-    return RunRow(
-        run_id=run["run_id"], restored_step=run["restored_step"], stats=None if stats is None else unpack_stats(stats)
     )
 
 

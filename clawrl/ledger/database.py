@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl.ledger.codec import Codec
-from clawrl.ledger.schema import ADDED, SCHEMA_VERSION, TABLES
+from clawrl.ledger.schema import ADDED, SCHEMA_VERSION, TABLES, UPGRADES
 
 
 def sync_path(path: Path) -> None:
@@ -47,10 +47,18 @@ class Database:
         self.path = path
         self.codec = codec
         self.clock = clock
+        self.keeps_untrainable = True
         self._depth = 0
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
         self._connection.row_factory = sqlite3.Row
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "journal_size_limit=67108864", "temp_store=MEMORY"):
+        # secure_delete: what is deleted is overwritten, or it would lie in free pages until they are used again.
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            "journal_size_limit=67108864",
+            "temp_store=MEMORY",
+            "secure_delete=ON",
+        ):
             self._connection.execute(f"PRAGMA {pragma}")
         self._create_or_check()
 
@@ -59,11 +67,15 @@ class Database:
             found = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
             if found == 0:
                 self._run(TABLES)
-                self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            elif found != SCHEMA_VERSION:
+            elif found != SCHEMA_VERSION and found not in UPGRADES:
                 raise LedgerFileError(
                     f"{self.path} has ledger format {found}, this release reads {SCHEMA_VERSION}: move the file away"
                 )
+            else:
+                for earlier in range(found, SCHEMA_VERSION):
+                    self._run(UPGRADES[earlier])
+            if found != SCHEMA_VERSION:
+                self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             self._run(ADDED)
 
     def _run(self, script: str) -> None:
@@ -111,6 +123,18 @@ class Database:
         """The first column of the first row, ``None`` without one."""
         row = self.one(sql, *values)
         return None if row is None else row[0]
+
+    def function(self, name: str, function: Callable[..., Any], arguments: int) -> None:
+        """Lets SQL call a function of ours."""
+        self._connection.create_function(name, arguments, function, deterministic=False)
+
+    def empty_log(self) -> bool:
+        """All that was committed goes to the file, and nothing stays in the write-ahead log; outside a transaction.
+
+        False while somebody else reads from it.
+        """
+        busy: int = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        return not busy
 
     def trace(self, listener: Callable[[str], None] | None) -> None:
         """Reports every statement that runs, for whoever wants to know what a call costs."""

@@ -6,7 +6,8 @@ still brings its evidence, and opens the case once more. Too late (the turn is l
 dropped for a reason that no opinion changes), the feedback is only written down.
 
 The feedback that arrives last replaces earlier ones; the same opinion again, while it stands, changes
-nothing. Who may speak about a turn is the caller's to decide.
+nothing. Of a turn that was forgotten nothing is written down. Who may speak about a turn is the caller's
+to decide.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import sqlite3
 
 from clawrl.ledger.cases import judge_request, taken_feedback
+from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
 from clawrl.ledger.judgements import reopen
 from clawrl.ledger.states import is_legal
@@ -27,6 +29,8 @@ def give(db: Database, feedback: Feedback) -> FeedbackTaken | None:
     if row is None:
         return None
     state = TurnState(row["state"])
+    if row["owner"] == NOBODY:
+        return FeedbackTaken(outcome=FeedbackOutcome.TOO_LATE, state=state, to_judge=None)
     earlier = taken_feedback(db, turn_id)
     if earlier is not None and (earlier.score, earlier.comment) == (feedback.score, feedback.comment):
         return FeedbackTaken(outcome=FeedbackOutcome.TAKEN, state=state, to_judge=None)

@@ -24,7 +24,7 @@ def remember(db: Database, turn_id: TurnId, owner: str, session: str, hints: Seq
     """The judgement of this turn gives these hints."""
     now = db.clock()
     for hint in hints:
-        digest = hashlib.sha256(hint.encode("utf-8", "surrogatepass")).hexdigest()
+        digest = db.codec.digest(owner, hashlib.sha256(hint.encode("utf-8", "surrogatepass")).hexdigest())
         db.execute(
             "INSERT INTO hints (owner, session, digest, turn_id, hint, at) VALUES (?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO NOTHING",

@@ -6,7 +6,8 @@ One file a process under ``journal/``, locked for as long as that process lives,
 
 A turn is synced before `Journal.append` returns. The checksum stands first, so that a line that a kill cut off, or that
 a disk spoiled, is known and the others are still read; such a line is counted as damaged, but for a last line without
-an end, which nobody was promised. What is private in a turn passes through the ledger's `Codec`.
+an end, which nobody was promised. A turn is redacted before it is written, as it would be on its way into the ledger,
+and passes through the ledger's `Codec`; the coordinator lends the keys for that.
 
 A living process hands its own turns in (`Journal.waiting`, `Journal.handed_in`). A file that nobody locks is that of a
 dead process on this machine: `orphans` yields it, locked, for the coordinator or for the next replica. Recording is
@@ -24,7 +25,7 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -50,11 +51,19 @@ class Found:
     damaged: int
 
 
+def _as_it_is(turn: Turn) -> Turn:
+    return turn
+
+
 class Journal:
     """A file that is locked as long as this object, or its process, lives. It appears with its first turn."""
 
-    def __init__(self, path: Path, codec: Codec, *, limit_bytes: int) -> None:
+    def __init__(
+        self, path: Path, codec: Codec, *, limit_bytes: int, ready: Callable[[Turn], Turn] = _as_it_is
+    ) -> None:
+        """``ready`` makes of a turn what may lie on a disk."""
         self.path = path
+        self._ready = ready
         self._codec = codec
         self._limit_bytes = limit_bytes
         self._file: IO[bytes] | None = None
@@ -63,8 +72,16 @@ class Journal:
         self._lock = threading.Lock()
 
     @classmethod
-    def of_process(cls, folder: Path, name: str, codec: Codec, *, limit_bytes: int) -> Journal:
-        return cls(folder / f"{name}-{os.getpid()}{_SUFFIX}", codec, limit_bytes=limit_bytes)
+    def of_process(
+        cls,
+        folder: Path,
+        name: str,
+        codec: Codec,
+        *,
+        limit_bytes: int,
+        ready: Callable[[Turn], Turn] = lambda turn: turn,
+    ) -> Journal:
+        return cls(folder / f"{name}-{os.getpid()}{_SUFFIX}", codec, limit_bytes=limit_bytes, ready=ready)
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -74,7 +91,7 @@ class Journal:
         with self._lock:
             if turn.turn_id in self._turns:
                 return
-            line = _line(self._codec, turn)
+            line = _line(self._codec, self._ready(turn))
             if sum(map(len, self._turns.values())) + len(line) > self._limit_bytes:
                 raise JournalFull(
                     f"the journal {self.path} holds {len(self)} turns and is full; "

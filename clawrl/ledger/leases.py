@@ -52,6 +52,7 @@ def lease(
         "SELECT * FROM leases WHERE run_id = ? AND step = ? AND status IN ('open', 'confirmed')", run_id, step
     )
     if live is not None:
+        _drop_forgotten(db, live["lease_id"])
         again = _leased(db, live)
         if again.turns:
             return again
@@ -209,6 +210,12 @@ def _oldest(db: Database, limit: int, minimum: int, now: float) -> list[TurnId]:
     if len(turn_ids) > limit and (whole := chosen[turn_ids[limit]]) >= minimum:
         return turn_ids[:whole]
     return turn_ids[:limit]
+
+
+def _drop_forgotten(db: Database, lease_id: str) -> None:
+    """Whoever asks for a step again has not taken it, so that nobody learns from what was forgotten meanwhile."""
+    for row in db.rows("SELECT turn_id FROM turns WHERE state = 'leased' AND lease_id = ? AND forgotten", lease_id):
+        move(db, row["turn_id"], dropped(DropReason.FORGOTTEN))
 
 
 def _demand_current(db: Database, run_id: str) -> sqlite3.Row:

@@ -14,6 +14,8 @@ A turn that a person gave feedback on is with the judge before any request conti
 that does still is its evidence, as long as nobody is learning from the turn.
 
 Anonymous requests that continue nothing get a session of their own each; nothing pools them.
+
+A request that may not train brings no evidence, and where its text is not to be kept, none is stored.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from __future__ import annotations
 import sqlite3
 import uuid
 
+from clawrl.ledger.blanks import blank_arrival
 from clawrl.ledger.cases import judge_request
+from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
 from clawrl.ledger.feedback import lacks_evidence
 from clawrl.ledger.judgements import reopen
+from clawrl.ledger.permission import may_train
+from clawrl.ledger.remembering import is_forgotten
 from clawrl.ledger.views import Linked
 from clawrl.messages import Arrival, JudgeRequest, TurnId, TurnKind
 
@@ -33,6 +39,8 @@ def arrive(db: Database, arrival: Arrival) -> Linked:
     known = db.one("SELECT session, parent FROM arrivals WHERE turn_id = ?", arrival.turn_id)
     if known is not None:
         return Linked(session=known["session"], parent=known["parent"], to_judge=None)
+    if arrival.owner != NOBODY and is_forgotten(db, arrival):
+        return Linked(session=arrival.session or "", parent=None, to_judge=None)
     awaiting, parent = _parents(db, arrival)
     if arrival.session is not None:
         session = arrival.session
@@ -40,9 +48,11 @@ def arrive(db: Database, arrival: Arrival) -> Linked:
         session = parent["session"]
     else:
         session = f"anonymous-{uuid.uuid4().hex}"
-    _store(db, arrival, session, None if parent is None else parent["turn_id"])
+    allowed = may_train(db, arrival, session)
+    kept = arrival if allowed or db.keeps_untrainable else blank_arrival(arrival)
+    _store(db, kept, session, None if parent is None else parent["turn_id"], allowed)
     to_judge = None
-    brings_evidence = arrival.kind is TurnKind.MAIN and arrival.new_messages
+    brings_evidence = allowed and arrival.kind is TurnKind.MAIN and arrival.new_messages
     if brings_evidence and parent is not None and (awaiting is not None or lacks_evidence(db, parent["turn_id"])):
         to_judge = deliver(db, parent["turn_id"], arrival.turn_id)
     return Linked(session=session, parent=None if parent is None else parent["turn_id"], to_judge=to_judge)
@@ -75,7 +85,7 @@ def adopt_orphan(db: Database, turn_id: TurnId) -> JudgeRequest | None:
     orphan = db.one(
         "SELECT turn_id, messages_hash FROM arrivals WHERE owner = ? AND prefix_hash = ? AND parent IS NULL"
         " AND implicit = ? AND (implicit = 1 OR session = ?) AND arrived_at >= ?"
-        " AND kind = 'main' AND new_count > 0 AND turn_id != ? ORDER BY arrived_at LIMIT 1",
+        " AND kind = 'main' AND new_count > 0 AND may_train = 1 AND turn_id != ? ORDER BY arrived_at LIMIT 1",
         turn["owner"],
         turn["reply_hash"],
         turn["implicit"],
@@ -131,9 +141,17 @@ def _parents(db: Database, arrival: Arrival) -> tuple[sqlite3.Row | None, sqlite
     newest = db.one(f"{whole} ORDER BY {alike} DESC, seq DESC LIMIT 1", *values, arrival.prefix_hash, arrival.segment)
     if newest is not None or arrival.session is None or arrival.answer_hash is None:
         return None, newest
-    answer = f"{select} AND answer_hash = ?"
-    awaiting = db.one(f"{answer} {waits} ORDER BY seq DESC LIMIT 1", *values, arrival.answer_hash, since)
-    return awaiting, awaiting or db.one(f"{answer} ORDER BY seq DESC LIMIT 1", *values, arrival.answer_hash)
+    # Named, since SQLite would rather take the one for sessions, which knows nothing of answers.
+    by_answer = f"{select} AND answer_hash = ?".replace("FROM turns", "FROM turns INDEXED BY {}", 1)
+    awaiting = db.one(
+        f"{by_answer.format('turns_awaiting_session')} {waits} ORDER BY seq DESC LIMIT 1",
+        *values,
+        arrival.answer_hash,
+        since,
+    )
+    return awaiting, awaiting or db.one(
+        f"{by_answer.format('turns_by_answer')} ORDER BY seq DESC LIMIT 1", *values, arrival.answer_hash
+    )
 
 
 def _earlier(db: Database, arrival: Arrival) -> sqlite3.Row | None:
@@ -148,7 +166,7 @@ def _earlier(db: Database, arrival: Arrival) -> sqlite3.Row | None:
     )
 
 
-def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None) -> None:
+def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None, allowed: bool) -> None:
     db.execute(
         "INSERT INTO arrivals (turn_id, owner, session, implicit, parent, kind, prefix_hash, messages_hash,"
         " answer_hash, segment, group_id, history, new_messages, sent, inputs, new_count, ends_session, may_train,"
@@ -170,7 +188,7 @@ def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None) 
         db.codec.pack_inputs(arrival.owner, arrival.inputs),
         len(arrival.new_messages),
         arrival.ends_session,
-        arrival.may_train,
+        allowed,
         arrival.arrived_at,
         db.clock(),
     )

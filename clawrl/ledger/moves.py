@@ -1,20 +1,21 @@
 """The only writer of a turn's state. Each move is checked, made and logged in the caller's transaction.
 
 ``state_at`` of a queued turn is when it became ready: what comes back from a lease or a step that was void waits on
-from there, and is not made to wait anew. The log of transitions has the moments themselves.
+from there, and is not made to wait anew. The log of transitions has the moments themselves. A forgotten turn that would
+come back to the queue (a lease that ended, an older checkpoint) is dropped there: what it said is gone.
 """
 
 from __future__ import annotations
 
 from clawrl.ledger.database import Database
-from clawrl.ledger.states import HELD, IllegalMove, Place, check_move
+from clawrl.ledger.states import HELD, IllegalMove, Place, check_move, dropped
 from clawrl.ledger.views import Transition
 from clawrl.messages import DropReason, TurnId, TurnState
 
 
 def move(db: Database, turn_id: TurnId, place: Place, detail: str = "") -> None:
     """Moves a recorded turn, or refuses with `IllegalMove`."""
-    row = db.one("SELECT state, reason FROM turns WHERE turn_id = ?", turn_id)
+    row = db.one("SELECT state, reason, forgotten FROM turns WHERE turn_id = ?", turn_id)
     if row is None:
         raise IllegalMove(f"turn {turn_id} is not recorded")
     source = TurnState(row["state"])
@@ -31,6 +32,8 @@ def move(db: Database, turn_id: TurnId, place: Place, detail: str = "") -> None:
         turn_id,
     )
     log(db, turn_id, source, place, detail)
+    if row["forgotten"] and place.state is TurnState.QUEUED:
+        move(db, turn_id, dropped(DropReason.FORGOTTEN))
 
 
 def _ready_since(db: Database, turn_id: TurnId) -> float | None:

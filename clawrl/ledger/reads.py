@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clawrl.ledger import life, looking, runs
+from clawrl.ledger import counts, life, looking, runs
 from clawrl.ledger.database import Database
 from clawrl.ledger.life import TurnLife, TurnText
 from clawrl.ledger.looking import Page, SessionRow, TurnFilter, VersionRow
-from clawrl.ledger.views import StepRow, TurnRow
+from clawrl.ledger.views import RunRow, StepRow, TurnRow, VersionReward
 from clawrl.messages import TurnId
 
 
@@ -49,3 +49,11 @@ class Reads:
 
     def step_page(self, before: int | None = None, limit: int = 100) -> list[StepRow]:
         return looking.step_page(self._db, before, limit)
+
+    def run(self) -> RunRow | None:
+        """The current training run; ``None`` before the first."""
+        return counts.run_row(self._db)
+
+    def reward_by_version(self, turns: int, versions: int) -> list[VersionReward]:
+        """How the newest ``turns`` turns were rewarded, for the newest ``versions`` that began one."""
+        return counts.reward_by_version(self._db, turns, versions)

@@ -6,9 +6,19 @@
 hold only the rows that a hot query wants, so that finished turns cost it nothing.
 
 The CHECK constraints say in SQL what `clawrl.ledger.states.Place` says in Python.
+
+Format 4 may hold sealed blobs and keyed hashes, which earlier releases cannot read; see `clawrl.ledger.protecting`.
 """
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+
+UPGRADES = {
+    3: """
+    ALTER TABLE turns ADD COLUMN withheld TEXT NOT NULL DEFAULT 'nothing';
+    ALTER TABLE turns ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0
+    """,
+}
+"""What takes a ledger of an earlier format to the next one."""
 
 TABLES = """
 CREATE TABLE arrivals (
@@ -67,6 +77,8 @@ CREATE TABLE turns (
     overridden INTEGER NOT NULL,
     recorded_at REAL NOT NULL,
     state_at REAL NOT NULL,
+    withheld TEXT NOT NULL DEFAULT 'nothing',
+    forgotten INTEGER NOT NULL DEFAULT 0,
     CHECK ((state = 'dropped') = (reason IS NOT NULL)),
     CHECK ((state IN ('leased', 'applied', 'trained')) = (step IS NOT NULL)),
     CHECK ((step IS NULL) = (lease_id IS NULL))
@@ -233,6 +245,33 @@ CREATE TABLE pruned (
 ADDED = """
 CREATE TABLE IF NOT EXISTS identity (only INTEGER PRIMARY KEY CHECK (only = 1), ledger_id TEXT NOT NULL);
 INSERT OR IGNORE INTO identity (only, ledger_id) VALUES (1, lower(hex(randomblob(16))));
+CREATE TABLE IF NOT EXISTS protection (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    keyring TEXT NOT NULL,
+    sealed INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS opted_out (
+    owner TEXT NOT NULL,
+    session TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (owner, session)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS forgotten (
+    who TEXT PRIMARY KEY,
+    since REAL NOT NULL,
+    until REAL NOT NULL,
+    owner TEXT,
+    session TEXT
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trained_on (
+    who TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    PRIMARY KEY (who, step)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS trained_on_by_step ON trained_on (step);
+CREATE INDEX IF NOT EXISTS arrivals_by_session ON arrivals (owner, session, noted_at);
+CREATE INDEX IF NOT EXISTS evidence_by_source ON evidence (from_turn);
 CREATE INDEX IF NOT EXISTS turns_queued_oldest ON turns (oldest_version, started_at, seq) WHERE state = 'queued';
 CREATE INDEX IF NOT EXISTS turns_of_session ON turns (session, owner, state);
 CREATE INDEX IF NOT EXISTS turns_of_version ON turns (newest_version, oldest_version);

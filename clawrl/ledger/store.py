@@ -5,6 +5,9 @@ is atomic, and repeating one that already happened changes nothing, so a caller 
 again. Once an operation (or the `transaction` around it) has returned, ``kill -9`` does not undo it.
 Operations inside ``transaction()`` commit together; one that raises undoes only itself.
 
+What is to be stored passes through a `Gate` first: a `Screen` redacts it, hashes over it are keyed. What is stored of
+it is sealed by a `Vault`.
+
 After a restart: `awaiting_judgement` lists the cases that a judge still owes; a trainer reports
 `restored`; everything else is simply there.
 """
@@ -35,10 +38,13 @@ from clawrl.ledger import (
     versions,
     vitals,
 )
-from clawrl.ledger.codec import Codec, PlainVault, Vault
+from clawrl.ledger.codec import Codec, KeyedVault, PlainVault, Vault
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.database import Database
+from clawrl.ledger.forgetful import Forgetful
+from clawrl.ledger.protecting import protect
 from clawrl.ledger.reads import Reads
+from clawrl.ledger.screening import AsItIs, Gate, Screen
 from clawrl.ledger.views import (
     Counts,
     FeedbackTaken,
@@ -48,7 +54,6 @@ from clawrl.ledger.views import (
     Pause,
     Recorded,
     Restored,
-    RunRow,
     StepRow,
     Swept,
     Transition,
@@ -70,8 +75,11 @@ from clawrl.messages import (
 )
 
 
-class Ledger(Reads):
-    """The ledger in the file at ``path``, made if it is not there."""
+class Ledger(Reads, Forgetful):
+    """The ledger in the file at ``path``, made if it is not there.
+
+    ``keeps_untrainable``: whether turns of people who opted out are stored with their text.
+    """
 
     def __init__(
         self,
@@ -79,10 +87,16 @@ class Ledger(Reads):
         config: LedgerConfig,
         *,
         clock: Callable[[], float] = time.time,
-        vault: Vault | None = None,
+        vault: Vault | KeyedVault | None = None,
+        screen: Screen | None = None,
+        keeps_untrainable: bool = True,
     ) -> None:
         self._config = config
-        self._db = Database(Path(path), Codec(vault or PlainVault()), clock)
+        codec = Codec(vault or PlainVault())
+        self._gate = Gate(screen or AsItIs(), codec)
+        self._db = Database(Path(path), codec, clock)
+        self._db.keeps_untrainable = keeps_untrainable
+        protect(self._db)
 
     def transaction(self) -> AbstractContextManager[None]:
         return self._db.transaction()
@@ -100,26 +114,31 @@ class Ledger(Reads):
 
     def arrive(self, arrival: Arrival) -> Linked:
         """Links a request before it is generated; hands out its parent's case once, if it proves something."""
+        arrival = self._gate.arrival(arrival)
         with self.transaction():
             return linking.arrive(self._db, arrival)
 
     def record(self, turn: Turn, drop: DropReason | None = None, detail: str = "") -> Recorded:
-        """Stores a served turn, once; with a reason (and its detail) it is dropped instead of awaiting evidence."""
+        """Stores a served turn, once; with a reason (and its detail) it is dropped instead of awaiting evidence.
+
+        So it is without one where it may not train, or where something in it was redacted.
+        """
+        stored = self._gate.turn(turn)
         with self.transaction():
-            return turns.record(self._db, turn, drop, detail)
+            return turns.record(self._db, stored, drop, detail, measured=turn)
 
     def is_duplicate(self, turn: Turn) -> bool:
         """Whether a main turn recorded before this one gave the same answer to the same request, not long ago."""
-        return turns.is_duplicate(self._db, turn, self._config.duplicate_window_s)
+        return turns.is_duplicate(self._db, self._gate.keyed(turn), self._config.duplicate_window_s)
 
     def latest_turn(self, owner: str, session: str) -> TurnId | None:
         """The newest recorded main turn of a session."""
-        return turns.latest(self._db, owner, session)
+        return turns.latest(self._db, owner, self._gate.name(owner, session))
 
     def end_session(self, owner: str, session: str) -> int:
         """Drops what still awaits evidence in this session; returns how many turns did."""
         with self.transaction():
-            return turns.end_session(self._db, owner, session)
+            return turns.end_session(self._db, owner, self._gate.name(owner, session))
 
     # Judging.
 
@@ -142,17 +161,20 @@ class Ledger(Reads):
         ``feedback_at`` is when the feedback in the judged case was given. A case that a person has added to since is
         owed a new judgement.
         """
+        judgement = self._gate.screen.judgement(judgement)
+        targets = None if targets is None else self._gate.screen.targets(targets)
         with self.transaction():
             return judgements.judged(self._db, judgement, drop, targets, feedback_at)
 
     def feedback(self, given: Feedback) -> FeedbackTaken | None:
         """Takes a person's opinion of a turn; ``None`` for a turn that is not (or no longer) known."""
+        given = self._gate.screen.feedback(given)
         with self.transaction():
             return feedback.give(self._db, given)
 
     def known_hints(self, owner: str, session: str | None, limit: int) -> tuple[str, ...]:
         """What judges have hinted at, most often confirmed first; ``session`` ``None`` means all of the owner's."""
-        return hints.known(self._db, owner, session, limit)
+        return hints.known(self._db, owner, self._gate.name(owner, session), limit)
 
     # Submission.
 
@@ -342,10 +364,6 @@ class Ledger(Reads):
 
     def judge_stats(self) -> JudgeStats:
         return counts.judge_stats(self._db)
-
-    def run(self) -> RunRow | None:
-        """The current training run; ``None`` before the first."""
-        return counts.run_row(self._db)
 
     def steps(self, limit: int = 100) -> list[StepRow]:
         return counts.step_rows(self._db, limit)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from clawrl.ledger.codec import Codec, message_row, pack_spans, read_message, unpack_spans
-from clawrl.messages import Arrival, FinishReason, SamplingParams, TemplateInputs, Turn, TurnKind
+from clawrl.messages import Arrival, FinishReason, SamplingParams, TemplateInputs, Turn, TurnKind, Withheld
 
 _Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
@@ -36,7 +36,8 @@ def _row(value: Any, forms: Mapping[str, _Form]) -> dict[str, Any]:
 def _value(cls: type, forms: Mapping[str, _Form], row: Mapping[str, Any]) -> Any:
     known = {field.name for field in fields(cls)}
     plain = {name: value for name, value in row.items() if name in known}
-    return cls(**plain | {name: unpack(row[name]) for name, (_, unpack) in forms.items()})
+    # A field that was added since the row was written has its default.
+    return cls(**plain | {name: unpack(row[name]) for name, (_, unpack) in forms.items() if name in row})
 
 
 def _messages(value: Any) -> list[Any] | None:
@@ -78,5 +79,6 @@ _OF_TURN: dict[str, _Form] = {
         lambda row: _value(SamplingParams, {"stop": (list, tuple)}, row),
     ),
     "finish_reason": (str, FinishReason),
+    "withheld": (str, Withheld),
     "answer": (lambda answer: message_row(answer), lambda row: read_message(row)),
 }

@@ -2,20 +2,25 @@
 
 A turn is inserted once; a second record of the same id changes nothing. Its request is linked first if
 the ingress had not announced it, so evidence for the parent is never lost to the order of two calls.
+
+Permission outranks every other reason against a turn, then that something in it was redacted. One that was forgotten
+while it was being served leaves nothing but its count.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
+from clawrl.ledger.blanks import blank_turn, nobodys_turn
 from clawrl.ledger.codec import pack_spans, unpack_spans
 from clawrl.ledger.counts import count_up
 from clawrl.ledger.database import Database
 from clawrl.ledger.linking import adopt_orphan, arrive
 from clawrl.ledger.moves import log, move
+from clawrl.ledger.remembering import is_forgotten
 from clawrl.ledger.states import AWAITING_NEXT, SERVED, check_move, dropped
 from clawrl.ledger.views import Recorded
-from clawrl.messages import Arrival, DropReason, FinishReason, JudgeRequest, Turn, TurnId, TurnKind
+from clawrl.messages import Arrival, DropReason, FinishReason, JudgeRequest, Turn, TurnId, TurnKind, Withheld
 
 _TURN = (
     "SELECT t.*, a.parent, a.prefix_hash, a.answer_hash AS last_answer, a.segment, a.history, a.new_messages, a.sent,"
@@ -25,9 +30,14 @@ _TURN = (
 )
 
 
-def record(db: Database, turn: Turn, drop: DropReason | None, detail: str = "") -> Recorded:
+def record(
+    db: Database, turn: Turn, drop: DropReason | None, detail: str = "", measured: Turn | None = None
+) -> Recorded:
+    """``measured`` is the turn as it was sampled, where that is not what is stored."""
     if turn.turn_id != turn.arrival.turn_id:
         raise ValueError(f"turn {turn.turn_id} carries the arrival of {turn.arrival.turn_id}")
+    if is_forgotten(db, turn.arrival):
+        turn, drop, detail, measured = nobodys_turn(turn), DropReason.FORGOTTEN, "", None
     linked = arrive(db, turn.arrival)
     to_judge: list[JudgeRequest] = [] if linked.to_judge is None else [linked.to_judge]
     if db.scalar("SELECT 1 FROM turns WHERE turn_id = ?", turn.turn_id):
@@ -35,7 +45,14 @@ def record(db: Database, turn: Turn, drop: DropReason | None, detail: str = "") 
     # What was announced decides, not the copy that came along: the first of two equal ids counts.
     announced = db.one("SELECT * FROM arrivals WHERE turn_id = ?", turn.turn_id)
     assert announced is not None
-    _insert(db, turn, announced)
+    if drop is not DropReason.FORGOTTEN:
+        if not announced["may_train"]:
+            drop, detail = DropReason.NOT_PERMITTED, ""
+            if not db.keeps_untrainable:
+                turn, measured = blank_turn(turn), measured or turn
+        elif turn.withheld is not Withheld.NOTHING:
+            drop, detail = DropReason.REDACTED, ""
+    _insert(db, turn, announced, measured or turn)
     count_up(db, "recorded")
     if drop is not None:
         move(db, turn.turn_id, dropped(drop), detail)
@@ -55,7 +72,7 @@ def load(db: Database, turn_id: TurnId) -> Turn | None:
 
 
 def load_leased(db: Database, lease_id: str) -> list[Turn]:
-    rows = db.rows(f"{_TURN} WHERE t.state = 'leased' AND t.lease_id = ? ORDER BY t.seq", lease_id)
+    rows = db.rows(f"{_TURN} WHERE t.state = 'leased' AND t.lease_id = ? AND NOT t.forgotten ORDER BY t.seq", lease_id)
     return [_turn(db, row) for row in rows]
 
 
@@ -99,16 +116,16 @@ def end_session(db: Database, owner: str, session: str) -> int:
     return len(awaiting)
 
 
-def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
+def _insert(db: Database, turn: Turn, announced: sqlite3.Row, measured: Turn) -> None:
     check_move(turn.turn_id, None, SERVED.state)
     now = db.clock()
     owner = announced["owner"]
-    versions = [span.version for span in turn.spans]
+    versions = [span.version for span in measured.spans]
     db.execute(
         "INSERT INTO turns (turn_id, owner, session, implicit, kind, group_id, messages_hash, reply_hash,"
         " answer_hash, state, oldest_version, newest_version, prompt_tokens, reused_tokens, response_tokens,"
-        " finish_reason, started_at, finished_at, replica, overridden, recorded_at, state_at)"
-        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        " finish_reason, started_at, finished_at, replica, overridden, recorded_at, state_at, withheld)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         turn.turn_id,
         owner,
         announced["session"],
@@ -121,9 +138,9 @@ def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
         SERVED.state,
         min(versions, default=None),
         max(versions, default=None),
-        len(turn.prompt_ids),
-        turn.reused_ids,
-        len(turn.response_ids),
+        len(measured.prompt_ids),
+        measured.reused_ids,
+        len(measured.response_ids),
         turn.finish_reason,
         turn.started_at,
         turn.finished_at,
@@ -131,6 +148,7 @@ def _insert(db: Database, turn: Turn, announced: sqlite3.Row) -> None:
         turn.overridden,
         now,
         now,
+        turn.withheld,
     )
     db.execute(
         "INSERT INTO payloads (turn_id, response_text, answer, prompt_ids, response_ids, response_logps, spans,"
@@ -176,7 +194,7 @@ def _turn(db: Database, row: sqlite3.Row) -> Turn:
         answer_hash=row["answer_hash"],
         response_text=db.codec.unpack_json(owner, row["response_text"]),
         answer=db.codec.unpack_messages(owner, row["answer"])[0],
-        reused_ids=row["reused_tokens"],
+        reused_ids=row["reused_tokens"] if row["withheld"] == Withheld.NOTHING else 0,
         prompt_ids=db.codec.unpack_ids(owner, row["prompt_ids"]),
         response_ids=db.codec.unpack_ids(owner, row["response_ids"]),
         response_logps=db.codec.unpack_logps(owner, row["response_logps"]),
@@ -189,4 +207,5 @@ def _turn(db: Database, row: sqlite3.Row) -> Turn:
         overridden=bool(row["overridden"]),
         session=row["session"],
         parent=row["parent"],
+        withheld=Withheld(row["withheld"]),
     )

@@ -2,11 +2,16 @@
 
 Both calls do a bounded amount of work, so that neither holds up the turns being served; what is left
 over waits for the next call.
+
+Of a trained turn that is deleted it is kept on in which step it was, by the pseudonym of its owner: who is forgotten
+later is told.
 """
 
 from __future__ import annotations
 
 from clawrl.ledger import vitals
+from clawrl.ledger.blanks import strip
+from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.counts import counter
 from clawrl.ledger.database import Database
@@ -16,7 +21,7 @@ from clawrl.ledger.runs import current_run
 from clawrl.ledger.states import dropped
 from clawrl.ledger.versions import KEPT_GOOD_SQL
 from clawrl.ledger.views import Swept
-from clawrl.messages import DropReason
+from clawrl.messages import DropReason, TurnId
 
 _OF_A_TURN = ("turns", "arrivals", "payloads", "evidence", "judgements", "targets", "feedback", "transitions")
 BATCH = 5_000
@@ -52,8 +57,7 @@ def prune(db: Database, config: LedgerConfig) -> int:
     A trained turn stays as long as a trainer could still restore a checkpoint without it:
     ``keep_trained_steps`` steps behind the last checkpoint.
     """
-    run = current_run(db)
-    safe_step = -1 if run is None else run["checkpointed_step"] - config.keep_trained_steps
+    safe_step = _safe_step(db, config)
     _prune_history(db)
     _prune_targets(db, safe_step)
     vitals.prune_orphans(db)
@@ -64,27 +68,69 @@ def prune(db: Database, config: LedgerConfig) -> int:
     if cutoff is None:
         return 0
     finished = db.rows(
-        "SELECT turn_id, state, reason, step FROM turns WHERE state IN ('trained', 'dropped') AND seq <= ?"
+        "SELECT turn_id FROM turns WHERE state IN ('trained', 'dropped') AND seq <= ?"
         " AND (state = 'dropped' OR step <= ?) ORDER BY seq LIMIT ?",
         cutoff,
         safe_step,
         BATCH,
     )
     for row in finished:
-        db.execute(
-            "INSERT INTO pruned (state, reason, n) VALUES (?, ?, 1)"
-            " ON CONFLICT (state, reason) DO UPDATE SET n = n + 1",
-            row["state"],
-            row["reason"] or "",
-        )
-        for table in _OF_A_TURN:
-            db.execute(f"DELETE FROM {table} WHERE turn_id = ?", row["turn_id"])
-        vitals.orphan(db, row["turn_id"])
-    steps = [row["step"] for row in finished if row["step"] is not None]
-    if steps:
-        highest = max(*steps, int(counter(db, "pruned_step")))
-        db.execute("INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)", highest)
+        retire(db, row["turn_id"])
     return len(finished)
+
+
+def expire_text(db: Database, config: LedgerConfig, before: float) -> int:
+    """What was said in turns that were finished before then is deleted; at most a batch, returns how many.
+
+    A trained turn that a trainer could still be sent back to keeps an empty row, and is dropped if that happens.
+    """
+    safe_step = _safe_step(db, config)
+    db.execute("DELETE FROM hints WHERE at < ?", before)
+    old = db.rows(
+        "SELECT turn_id, state, step FROM turns WHERE state IN ('trained', 'dropped') AND state_at < ?"
+        " AND NOT (forgotten AND state = 'trained' AND step > ?) ORDER BY seq LIMIT ?",
+        before,
+        safe_step,
+        BATCH,
+    )
+    for row in old:
+        if row["state"] == "dropped" or row["step"] <= safe_step:
+            retire(db, row["turn_id"])
+        else:
+            strip(db, row["turn_id"], keep_judgement=True)
+    return len(old)
+
+
+def retire(db: Database, turn_id: TurnId) -> None:
+    """Counts a finished turn and deletes it."""
+    row = db.one("SELECT owner, state, reason, step FROM turns WHERE turn_id = ?", turn_id)
+    assert row is not None
+    db.execute(
+        "INSERT INTO pruned (state, reason, n) VALUES (?, ?, 1) ON CONFLICT (state, reason) DO UPDATE SET n = n + 1",
+        row["state"],
+        row["reason"] or "",
+    )
+    for table in _OF_A_TURN:
+        db.execute(f"DELETE FROM {table} WHERE turn_id = ?", turn_id)
+    vitals.orphan(db, turn_id)
+    if row["step"] is None:
+        return
+    db.execute(
+        "INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)",
+        max(row["step"], int(counter(db, "pruned_step"))),
+    )
+    if row["owner"] != NOBODY:
+        db.execute(
+            "INSERT INTO trained_on (who, step, n) VALUES (?, ?, 1) ON CONFLICT (who, step) DO UPDATE SET n = n + 1",
+            db.codec.pseudonym("owner", row["owner"]),
+            row["step"],
+        )
+
+
+def _safe_step(db: Database, config: LedgerConfig) -> int:
+    """Turns of steps up to this one are never needed again."""
+    run = current_run(db)
+    return -1 if run is None else int(run["checkpointed_step"]) - config.keep_trained_steps
 
 
 def _prune_targets(db: Database, safe_step: int) -> None:
@@ -107,3 +153,4 @@ def _prune_history(db: Database) -> None:
         ("leases", "id", " AND status IN ('applied', 'closed')"),
     ):
         db.execute(f"DELETE FROM {table} WHERE {key} <= (SELECT max({key}) FROM {table}) - ?{ended}", KEEP_HISTORY)
+    db.execute("DELETE FROM trained_on WHERE step <= (SELECT max(step) FROM trained_on) - ?", KEEP_HISTORY)

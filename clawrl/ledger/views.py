@@ -136,6 +136,15 @@ class JudgeStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionReward:
+    """The mean reward of some ``turns`` that this policy version began."""
+
+    version: int
+    mean: float
+    turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRow:
     """One turn for inspection, without its text and tokens. ``hints`` counts them; ``taught`` means targets exist."""
 

@@ -2,7 +2,8 @@
 
 `LedgerThread.run` hands over a function of the `Ledger` and returns its result once the commit that
 contains it is on disk. Calls keep their order. A function that raises undoes only itself and its error
-comes back to its caller; one that fails to commit fails every caller of that commit.
+comes back to its caller; one that fails to commit fails every caller of that commit. What may not be in a
+transaction runs between two commits (`LedgerThread.run_alone`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class _Call:
     function: Callable[[Ledger], Any]
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    alone: bool = False
 
 
 class LedgerThread:
@@ -42,6 +44,14 @@ class LedgerThread:
         result: T = await call.future
         return result
 
+    async def run_alone(self, function: Callable[[Ledger], T]) -> T:
+        """Outside of any transaction, after what was handed over before."""
+        loop = asyncio.get_running_loop()
+        call = _Call(function, loop.create_future(), loop, alone=True)
+        self._calls.put(call)
+        result: T = await call.future
+        return result
+
     def close(self) -> None:
         """Finish what was handed over, then close the file."""
         self._calls.put(None)
@@ -51,8 +61,11 @@ class LedgerThread:
     def _work(self) -> None:
         while True:
             calls, ending = self._take()
-            if calls:
-                self._commit(calls)
+            together = [call for call in calls if not call.alone]
+            if together:
+                self._commit(together)
+            for call in calls[len(together) :]:
+                self._run_alone(call)
             if ending:
                 return
 
@@ -67,7 +80,16 @@ class LedgerThread:
             if call is None:
                 return calls, True
             calls.append(call)
+            if call.alone:
+                break
         return calls, False
+
+    def _run_alone(self, call: _Call) -> None:
+        try:
+            result, problem = call.function(self._ledger), None
+        except Exception as error:
+            result, problem = None, error
+        call.loop.call_soon_threadsafe(_answer, call.future, result, problem)
 
     def _commit(self, calls: list[_Call]) -> None:
         answers: list[tuple[_Call, Any, BaseException | None]] = []

@@ -14,7 +14,7 @@ from clawrl.loss.importance import truncated_importance_weight
 from clawrl.loss.kl import kl_estimate, kl_penalty
 from clawrl.loss.policy import clipped_policy_loss
 from clawrl.loss.support import build_support, lookup
-from clawrl.loss.vocabulary import VocabularyHead, head_entropy, head_logps, head_topk
+from clawrl.loss.vocabulary import VocabularyHead, head_entropy, head_logps, head_logps_and_entropy, head_topk
 
 __all__ = [
     "DifferenceClip",
@@ -29,6 +29,7 @@ __all__ = [
     "difference_clip_loss",
     "head_entropy",
     "head_logps",
+    "head_logps_and_entropy",
     "head_topk",
     "kl_estimate",
     "kl_penalty",

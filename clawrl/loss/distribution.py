@@ -10,13 +10,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from clawrl.loss.vocabulary import VocabularyHead, head_entropy, head_logps, head_topk
+from clawrl.loss.vocabulary import VocabularyHead, head_entropy, head_logps, head_logps_and_entropy, head_topk
 
 
 class Rows(Protocol):
-    """N distributions. What is read off them carries a gradient."""
+    """N distributions. What is read off them carries a gradient, but for an entropy that comes with log-probs."""
 
     def logps(self, ids_NK: Tensor) -> Tensor: ...
+
+    def logps_and_entropy(self, ids_NK: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def topk(self, k: int) -> tuple[Tensor, Tensor]: ...
 
@@ -38,6 +40,11 @@ class LogitRows:
     def logps(self, ids_NK: Tensor) -> Tensor:
         return self._scaled_NV.gather(-1, ids_NK) - self._logsumexp_N[:, None]
 
+    def logps_and_entropy(self, ids_NK: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            entropy_N = self.entropy()
+        return self.logps(ids_NK), entropy_N
+
     def topk(self, k: int) -> tuple[Tensor, Tensor]:
         best = self._scaled_NV.topk(k, dim=-1)
         return best.indices, best.values - self._logsumexp_N[:, None]
@@ -57,6 +64,9 @@ class HeadRows:
 
     def logps(self, ids_NK: Tensor) -> Tensor:
         return head_logps(self._hidden_ND, self._head, self._temperature_N, ids_NK)
+
+    def logps_and_entropy(self, ids_NK: Tensor) -> tuple[Tensor, Tensor]:
+        return head_logps_and_entropy(self._hidden_ND, self._head, self._temperature_N, ids_NK)
 
     def topk(self, k: int) -> tuple[Tensor, Tensor]:
         ids_Nk = head_topk(self._hidden_ND, self._head, k)
@@ -85,6 +95,11 @@ class TokenDistribution:
     def logp(self, targets_BT: Tensor) -> Tensor:
         """``logp_BT`` of one token per entry."""
         return self.logps(targets_BT[..., None])[..., 0]
+
+    def logp_and_entropy(self, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """``logp`` and, without a gradient and at next to no cost, ``H_BT`` in nats, over the whole vocabulary."""
+        logp_N1, entropy_N = self._rows.logps_and_entropy(targets_BT[..., None][self._where_BT])
+        return self._spread(logp_N1)[..., 0], self._spread(entropy_N)
 
     def logps(self, ids_BTK: Tensor) -> Tensor:
         """``logp_BTK`` of K tokens per entry."""

@@ -2,8 +2,8 @@
 
 ``logits = hidden W^T + bias`` is computed for a few rows at a time, and again in the backward pass: what stays in
 memory is one row's log-sum-exp. The rows that are worked on together are those whose float32 logits fit
-``block_bytes``; at the peak three such blocks exist, four where the entropy is asked for. The numbers are those of
-``log_softmax(logits / T)`` in float32 (float64 stays).
+``block_bytes``; at the peak three such blocks exist, four where the entropy is asked for with its gradient. The
+numbers are those of ``log_softmax(logits / T)`` in float32 (float64 stays).
 
 The vocabulary may be cut into shards of consecutive tokens, one a rank of ``head.group``. All ranks then call these
 functions with the same hidden states and ids, and get the same results; gradients of ``hidden`` come back whole, those
@@ -38,10 +38,17 @@ class VocabularyHead:
 
 def head_logps(hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor, ids_NK: Tensor) -> Tensor:
     """``logp_NK`` of the given tokens, over the whole vocabulary. Differentiable in hidden states, weight and bias."""
-    logp_NK: Tensor = _Logps.apply(  # type: ignore[no-untyped-call]
+    return head_logps_and_entropy(hidden_ND, head, temperature_N, ids_NK)[0]
+
+
+def head_logps_and_entropy(
+    hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor, ids_NK: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``logp_NK`` as `head_logps` gives it and ``H_N`` in nats, of the same logits. The entropy carries no gradient."""
+    logp_NK, entropy_N = _Logps.apply(  # type: ignore[no-untyped-call]
         hidden_ND, head.weight_VD, head.bias_V, temperature_N, ids_NK, head
     )
-    return logp_NK
+    return logp_NK, entropy_N
 
 
 def head_entropy(hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor) -> Tensor:
@@ -81,22 +88,24 @@ class _Logps(torch.autograd.Function):
         temperature_N: Tensor,
         ids_NK: Tensor,
         head: VocabularyHead,
-    ) -> Tensor:
-        lse_N = hidden_ND.new_empty(len(hidden_ND), dtype=_wide(hidden_ND))
+    ) -> tuple[Tensor, Tensor]:
         picked_NK = hidden_ND.new_empty(ids_NK.shape, dtype=_wide(hidden_ND))
+        moments = _Moments(hidden_ND)
         for rows, z_cV in _blocks(hidden_ND, head, temperature_N):
-            lse_N[rows] = torch.logsumexp(z_cV, dim=-1)
             own, local = _own(ids_NK[rows], head, z_cV.shape[1])
             picked_NK[rows] = torch.where(own, z_cV.gather(-1, local), 0.0)
-        lse_N = _logsumexp_over_ranks(lse_N, head)
+            moments.take(rows, z_cV)
+        lse_N, mean_N = moments.over_ranks(head)
         if head.group is not None:
             dist.all_reduce(picked_NK, group=head.group)
+        entropy_N = lse_N - mean_N
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, temperature_N, ids_NK, lse_N)
         ctx.head = head
-        return picked_NK - lse_N[:, None]
+        ctx.mark_non_differentiable(entropy_N)
+        return picked_NK - lse_N[:, None], entropy_N
 
     @staticmethod
-    def backward(ctx: Any, grad_NK: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_NK: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, temperature_N, ids_NK, lse_N = ctx.saved_tensors
         sums = _Gradients(hidden_ND, weight_VD, bias_V, ctx.needs_input_grad, ctx.head)
         for rows, z_cV in _blocks(hidden_ND, ctx.head, temperature_N, weight_VD, bias_V):
@@ -119,15 +128,10 @@ class _Entropy(torch.autograd.Function):
         temperature_N: Tensor,
         head: VocabularyHead,
     ) -> Tensor:
-        lse_N = hidden_ND.new_empty(len(hidden_ND), dtype=_wide(hidden_ND))
+        moments = _Moments(hidden_ND)
         for rows, z_cV in _blocks(hidden_ND, head, temperature_N):
-            lse_N[rows] = torch.logsumexp(z_cV, dim=-1)
-        lse_N = _logsumexp_over_ranks(lse_N, head)
-        mean_N = torch.zeros_like(lse_N)
-        for rows, z_cV in _blocks(hidden_ND, head, temperature_N):
-            mean_N[rows] = torch.exp(z_cV - lse_N[rows, None]).mul_(z_cV).sum(-1)
-        if head.group is not None:
-            dist.all_reduce(mean_N, group=head.group)
+            moments.take(rows, z_cV)
+        lse_N, mean_N = moments.over_ranks(head)
         entropy_N = lse_N - mean_N
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, temperature_N, lse_N, entropy_N)
         ctx.head = head
@@ -144,6 +148,40 @@ class _Entropy(torch.autograd.Function):
             grad_cV = logp_cV.add_(entropy_N[rows, None]).mul_(p_cV).mul_(-grad_N[rows, None])
             sums.add(rows, grad_cV.div_(temperature_N[rows, None]))
         return (*sums.totals(), None, None)
+
+
+class _Moments:
+    """Log-sum-exp of each row's logits and their mean under its softmax, one block after the other."""
+
+    def __init__(self, hidden_ND: Tensor) -> None:
+        wide = _wide(hidden_ND)
+        self._highest_N, self._total_N, self._weighted_N = (
+            hidden_ND.new_empty(len(hidden_ND), dtype=wide) for _ in range(3)
+        )
+
+    def take(self, rows: slice, z_cV: Tensor) -> None:
+        """The block is written over."""
+        if z_cV.shape[1] == 0:
+            # A shard may have no tokens at all.
+            self._highest_N[rows], self._total_N[rows], self._weighted_N[rows] = -torch.inf, 0.0, 0.0
+            return
+        # Relative to the highest logit, so that no power overflows; a row of nothing but -inf adds nothing.
+        highest_c = z_cV.amax(-1)
+        power_cV = torch.exp(z_cV - highest_c.clamp(min=torch.finfo(z_cV.dtype).min)[:, None])
+        self._highest_N[rows], self._total_N[rows] = highest_c, power_cV.sum(-1)
+        # 0 * -inf is NaN: what has no probability adds nothing.
+        self._weighted_N[rows] = power_cV.mul_(z_cV.masked_fill_(torch.isneginf(z_cV), 0.0)).sum(-1)
+
+    def over_ranks(self, head: VocabularyHead) -> tuple[Tensor, Tensor]:
+        """``(lse_N, mean_N)`` over the whole vocabulary."""
+        highest_N, total_N, weighted_N = self._highest_N, self._total_N, self._weighted_N
+        if head.group is not None:
+            highest_N = highest_N.clone()
+            dist.all_reduce(highest_N, op=dist.ReduceOp.MAX, group=head.group)
+            sums_2N = torch.stack([total_N, weighted_N]) * torch.exp(self._highest_N - highest_N)
+            dist.all_reduce(sums_2N, group=head.group)
+            total_N, weighted_N = sums_2N
+        return highest_N + torch.log(total_N), weighted_N / total_N
 
 
 class _Gradients:
@@ -208,16 +246,6 @@ def _own(ids_cK: Tensor, head: VocabularyHead, tokens: int) -> tuple[Tensor, Ten
     local = ids_cK - head.first
     own = (local >= 0) & (local < tokens)
     return own, torch.where(own, local, 0)
-
-
-def _logsumexp_over_ranks(lse_N: Tensor, head: VocabularyHead) -> Tensor:
-    if head.group is None:
-        return lse_N
-    highest_N = lse_N.clone()
-    dist.all_reduce(highest_N, op=dist.ReduceOp.MAX, group=head.group)
-    total_N = torch.exp(lse_N - highest_N)
-    dist.all_reduce(total_N, group=head.group)
-    return highest_N + torch.log(total_N)
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -44,6 +44,7 @@ from clawrl.messages.turns import (
     TurnKind,
     TurnState,
     VersionSpan,
+    Withheld,
 )
 
 __all__ = [
@@ -81,4 +82,5 @@ __all__ = [
     "VitalsRequest",
     "WeightKind",
     "WeightManifest",
+    "Withheld",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,9 +81,17 @@ class LedgerPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
+    """``dtype`` is torch's name, which says how many bits there are; of those that say nothing each is a byte."""
+
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes, without asking torch."""
+        bits = re.search(r"\d+", self.dtype)
+        return math.prod(self.shape) * (max(int(bits.group()) // 8, 1) if bits else 1)
 
 
 class WeightKind(enum.StrEnum):
@@ -134,6 +143,11 @@ class WeightManifest:
     def __post_init__(self) -> None:
         if (self.kind is WeightKind.ADAPTER) != (self.addition is not None):
             raise ValueError(f"version {self.version}: adapters, and they alone, say what they are an addition to")
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(spec.size for spec in self.tensors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,8 @@ class DropReason(enum.StrEnum):
     GREEDY = "greedy"
     FILTERED = "filtered"
     NOT_PERMITTED = "not_permitted"
+    REDACTED = "redacted"
+    FORGOTTEN = "forgotten"
     TOO_LONG = "too_long"
     SESSION_ENDED = "session_ended"
     NO_EVIDENCE = "no_evidence"
@@ -69,6 +71,14 @@ class DropReason(enum.StrEnum):
     REFUSED_BY_FILTER = "refused_by_filter"
     STALE = "stale"
     MALFORMED = "malformed"
+
+
+class Withheld(enum.StrEnum):
+    """What of a turn is not stored: nothing, the token ids (something was redacted), or all that it said."""
+
+    NOTHING = "nothing"
+    IDS = "ids"
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +127,8 @@ class Arrival:
     something else; so ``messages`` is the whole request, exactly as it is rendered with ``inputs``.
     ``segment`` names the system messages and the tools in front: the prompt of another segment cannot
     extend this one. ``group`` names answers to one request that are to be compared with each other.
+    ``train_wish`` is what the request says of training, which holds for its session from here on; ``may_train`` is
+    false where the key or the wish forbids it.
     """
 
     turn_id: TurnId
@@ -135,6 +147,7 @@ class Arrival:
     answer_hash: str | None = None
     segment: str = ""
     sent: tuple[Message, ...] | None = None
+    train_wish: bool | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -150,7 +163,8 @@ class Turn:
     its ``prefix_hash``, ``answer_hash`` that of the reply alone (empty for a reply that says nothing).
     ``response_text`` is what the model wrote, marks of reasoning and tool calls included; ``answer`` is what a
     client was told. The first ``reused_ids`` of the prompt are an earlier turn's, as they were sampled.
-    ``session`` and ``parent`` are written by the coordinator when it links the turn.
+    ``session`` and ``parent`` are written by the coordinator when it links the turn, ``withheld`` by who redacts it or
+    keeps nothing of it.
     """
 
     turn_id: TurnId
@@ -172,6 +186,7 @@ class Turn:
     reused_ids: int = 0
     session: str = ""
     parent: TurnId | None = None
+    withheld: Withheld = Withheld.NOTHING
 
     def __post_init__(self) -> None:
         check_tokens(self.turn_id, self.response_ids, self.response_logps, self.spans)

@@ -29,8 +29,11 @@ _STD_EPSILON = 1e-6
 
 
 class AdvantageConfig(StrictConfig):
-    baseline: Literal["none", "running", "group", "leave_one_out"] = "running"
-    baseline_decay: float = Field(0.9, ge=0.0, lt=1.0)
+    baseline: Literal["none", "running", "group", "leave_one_out"] = Field(
+        "running",
+        description="what is taken off a reward: nothing, a running mean, its group's mean, or the mean of the others",
+    )
+    baseline_decay: float = Field(0.9, ge=0.0, lt=1.0, description="share of the running mean that stays at each batch")
     group_size: int = Field(
         1, ge=1, description="answers per prompt that clients send under one group id; a batch must hold as many"
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from clawrl.messages import DropReason, Judgement, Sample, TeacherTargets, Turn
 from clawrl.methods.base import JudgementNeed, LossInputs, LossOutput
 from clawrl.methods.plain import PlainMethod, RewardConfig
@@ -17,7 +19,7 @@ from clawrl.methods.samples import make_sample
 
 
 class BinaryRLConfig(RewardConfig):
-    name: Literal["binary_rl"] = "binary_rl"
+    name: Literal["binary_rl"] = Field("binary_rl", description="learns from verdicts alone")
 
 
 class BinaryRL(PlainMethod):

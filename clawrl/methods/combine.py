@@ -19,9 +19,11 @@ from clawrl.methods.samples import make_sample, teacher_advantage, teacher_colum
 
 
 class CombineConfig(RewardConfig):
-    name: Literal["combine"] = "combine"
-    w_rl: float = Field(1.0, ge=0.0)
-    w_opd: float = Field(1.0, ge=0.0)
+    name: Literal["combine"] = Field(
+        "combine", description="learns from verdicts, and from hints by the teacher's log-probs of the sampled tokens"
+    )
+    w_rl: float = Field(1.0, ge=0.0, description="weight of the reward's term")
+    w_opd: float = Field(1.0, ge=0.0, description="weight of the teacher's term")
     advantage_clip: float = Field(1.0, ge=0.0, description="C in nats, of the teacher's term; 0 means no clip")
 
 

@@ -20,10 +20,16 @@ from clawrl.methods.topk import TopKConfig, TopKMethod, fitting, refuse_unread, 
 
 
 class CombineTopKConfig(RewardConfig, TopKConfig):
-    name: Literal["combine_topk"] = "combine_topk"
-    w_rl: float = Field(1.0, ge=0.0)
-    w_opd: float = Field(1.0, ge=0.0)
-    objective: Literal["tail_kl", "difference_clip"] = "difference_clip"
+    name: Literal["combine_topk"] = Field(
+        "combine_topk", description="learns from verdicts, and from hints by the teacher's k best tokens per position"
+    )
+    w_rl: float = Field(1.0, ge=0.0, description="weight of the reward's term")
+    w_opd: float = Field(1.0, ge=0.0, description="weight of the teacher's term")
+    objective: Literal["tail_kl", "difference_clip"] = Field(
+        "difference_clip",
+        description="of the teacher's term: reverse KL over the k tokens and a tail, or clipped differences of log- "
+        "probs",
+    )
 
     @model_validator(mode="after")
     def _all_settings_count(self) -> CombineTopKConfig:

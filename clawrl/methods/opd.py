@@ -19,7 +19,9 @@ from clawrl.methods.samples import make_sample, teacher_advantage, teacher_colum
 
 
 class OPDConfig(PolicyLossConfig):
-    name: Literal["opd"] = "opd"
+    name: Literal["opd"] = Field(
+        "opd", description="learns from hints alone, by the teacher's log-probs of the sampled tokens"
+    )
     advantage_clip: float = Field(1.0, ge=0.0, description="C in nats; 0 means no clip")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from clawrl.messages import DropReason, Judgement, Sample, TeacherTargets, Turn
 from clawrl.methods.base import JudgementNeed, LossInputs, LossOutput
@@ -17,9 +17,15 @@ from clawrl.methods.topk import TopKConfig, TopKMethod, fitting, refuse_unread, 
 
 
 class OPDTopKConfig(LossConfig, TopKConfig):
-    name: Literal["opd_topk"] = "opd_topk"
-    objective: Literal["tail_kl", "difference_clip"] = "tail_kl"
-    support: Literal["teacher", "student", "overlap"] = "teacher"
+    name: Literal["opd_topk"] = Field(
+        "opd_topk", description="learns from hints alone, by the teacher's k best tokens per position"
+    )
+    objective: Literal["tail_kl", "difference_clip"] = Field(
+        "tail_kl", description="reverse KL over the k tokens and a tail, or clipped differences of log-probs"
+    )
+    support: Literal["teacher", "student", "overlap"] = Field(
+        "teacher", description="whose k tokens are compared: the teacher's, the student's, or those of both"
+    )
 
     @model_validator(mode="after")
     def _all_settings_count(self) -> OPDTopKConfig:

@@ -15,12 +15,18 @@ if TYPE_CHECKING:
 
 
 class LossConfig(StrictConfig):
-    eps_clip: float = Field(0.2, gt=0.0, lt=1.0)
-    eps_clip_high: float = Field(0.28, gt=0.0)
+    eps_clip: float = Field(
+        0.2, gt=0.0, lt=1.0, description="how far below 1 the probability ratio may fall before it earns nothing more"
+    )
+    eps_clip_high: float = Field(0.28, gt=0.0, description="how far above 1 it may rise")
     kl_coef: float = Field(0.0, ge=0.0, description="pull towards the frozen start; above 0 the trainer keeps a copy")
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    entropy_coef: float = Field(0.0, ge=0.0)
-    aggregation: Literal["token_mean", "sample_mean"] = "sample_mean"
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+        "k3", description="k1: the log-ratio, k2: half its square, k3: never negative"
+    )
+    entropy_coef: float = Field(0.0, ge=0.0, description="reward for entropy, per nat")
+    aggregation: Literal["token_mean", "sample_mean"] = Field(
+        "sample_mean", description="sample_mean: every answer weighs the same; token_mean: every token"
+    )
 
 
 class PolicyLossConfig(LossConfig):

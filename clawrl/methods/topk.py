@@ -37,8 +37,14 @@ if TYPE_CHECKING:
 class TopKConfig(StrictConfig):
     k: int = Field(4, ge=1, description="tokens per position that are compared")
     teacher_top_k: int = Field(32, ge=1, description="tokens per position that the teacher lists")
-    support: Literal["teacher", "student", "overlap"] = "student"
-    hint_selection: Literal["sequence_optimal", "token_optimal", "shortest"] = "sequence_optimal"
+    support: Literal["teacher", "student", "overlap"] = Field(
+        "student", description="whose k tokens are compared: the teacher's, the student's, or those of both"
+    )
+    hint_selection: Literal["sequence_optimal", "token_optimal", "shortest"] = Field(
+        "sequence_optimal",
+        description="which of several hints teaches: the best over the whole answer, the best at each token, the "
+        "shortest",
+    )
     difference_clip: float = Field(1.0, ge=0.0, description="C in nats, for objective difference_clip; 0 means no clip")
 
     @model_validator(mode="after")

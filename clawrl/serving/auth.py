@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,11 +27,11 @@ _ENV = "env:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
+    """``may_train``: whether anything that comes with this key may be learned from."""
+
     owner: str
     operator: bool
-
-
-LOCAL = Identity(owner=LOCAL_OWNER, operator=True)
+    may_train: bool = True
 
 
 def resolve_key(configured: str | None, environ: Mapping[str, str], field: str = "api_key") -> str | None:
@@ -48,6 +49,9 @@ def resolve_key(configured: str | None, environ: Mapping[str, str], field: str =
     return configured.strip()
 
 
+LOCAL = Identity(owner=LOCAL_OWNER, operator=True)
+
+
 class KeyRing:
     """All keys of a deployment. Rates are counted by each ingress for itself."""
 
@@ -58,9 +62,12 @@ class KeyRing:
         self._clock = clock
         self._keys: list[tuple[bytes, Identity]] = []
         self._limits: dict[str, RateLimit] = {}
+        self._local = Identity(owner=LOCAL_OWNER, operator=True, may_train=config.train)
         operator = resolve_key(config.api_key, environ)
         if operator is not None:
-            self._keys.append((operator.encode(), Identity(owner=_short_hash("owner", operator), operator=True)))
+            self._keys.append(
+                (operator.encode(), Identity(owner=_owner_of_key(operator), operator=True, may_train=config.train))
+            )
         elif config.users:
             raise ValueError("users have keys but the operator has none; set api_key, or anybody could operate")
         elif config.console.key is not None:
@@ -69,15 +76,14 @@ class KeyRing:
         if console is not None:
             if console == operator:
                 raise ValueError("console.key is the operator's; leave it out to open the console with api_key")
-            # Not of the key: with a new one the console still owns what was said from it.
-            identity = Identity(owner=_short_hash("console", "console"), operator=True)
+            identity = Identity(owner=_owner_of_console(), operator=True, may_train=config.train)
             self._keys.append((console.encode(), identity))
         for number, user in enumerate(config.users):
             key = resolve_key(user.key, environ, f"users[{number}].key")
             assert key is not None
             if any(key.encode() == other for other, _ in self._keys):
                 raise ValueError(f"users[{number}].key is already somebody else's")
-            identity = Identity(owner=_short_hash("user", user.name), operator=False)
+            identity = Identity(owner=owner_of_user(user.name), operator=False, may_train=user.train)
             self._keys.append((key.encode(), identity))
             if user.requests_per_minute is not None:
                 self._limits[identity.owner] = RateLimit(user.requests_per_minute, clock())
@@ -85,7 +91,7 @@ class KeyRing:
     def identify(self, headers: Mapping[str, str]) -> Identity:
         """Raises a 401."""
         if not self._keys:
-            return LOCAL
+            return self._local
         tokens = _tokens(headers)
         found = [self._holder(token) for token in tokens if token]
         holder = next((identity for identity in found if identity is not None), None)
@@ -126,6 +132,31 @@ def _tokens(headers: Mapping[str, str]) -> list[bytes]:
     if plain := headers.get("x-api-key"):
         tokens.append(plain)
     return [_header_bytes(token.strip()) for token in tokens]
+
+
+def owner_of_user(name: str) -> str:
+    """The owner id of a user."""
+    return _short_hash("user", name)
+
+
+def owners_of(config: ServingConfig, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Everybody who may ask for something, as far as it is known here."""
+    try:
+        operator = resolve_key(config.api_key, environ)
+    except ValueError:
+        operator = None
+    owner = LOCAL_OWNER if operator is None else _owner_of_key(operator)
+    console = [] if config.console.key is None else [_owner_of_console()]
+    return [owner, *console, *(owner_of_user(user.name) for user in config.users)]
+
+
+def _owner_of_console() -> str:
+    """Not of its key: with a new one the console still owns what was said from it."""
+    return _short_hash("console", "console")
+
+
+def _owner_of_key(key: str) -> str:
+    return _short_hash("owner", key)
 
 
 def _short_hash(kind: str, value: str) -> str:

@@ -13,19 +13,30 @@ class SamplingDefaults(StrictConfig):
     With ``override`` the operator imposes these on main turns whatever the client asked, so that they can train.
     """
 
-    temperature: float = Field(1.0, ge=0.0, le=2.0)
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
-    top_k: int = Field(0, ge=0)
-    max_tokens: int = Field(256, gt=0)
-    override: bool = False
+    temperature: float = Field(
+        1.0, ge=0.0, le=2.0, description="1 samples from the model's own distribution, 0 is greedy and does not train"
+    )
+    top_p: float = Field(
+        1.0, gt=0.0, le=1.0, description="share of the probability that is sampled from; below 1 does not train"
+    )
+    top_k: int = Field(0, ge=0, description="tokens that are sampled from; 0 is all, anything else does not train")
+    max_tokens: int = Field(256, gt=0, description="longest answer in tokens, reasoning included")
+    override: bool = Field(
+        False,
+        description="impose temperature, top_p and top_k on main turns whatever the client asked, so that they can "
+        "train",
+    )
 
 
 class UserConfig(StrictConfig):
     """One person with a key of their own. Only a hash of ``name`` is ever stored."""
 
-    name: str = Field(min_length=1)
+    name: str = Field(min_length=1, description="whom the turns belong to; only a hash of it is stored")
     key: str = Field(description="a literal key, or env:NAME to read it from the environment")
-    requests_per_minute: int | None = Field(None, gt=0)
+    requests_per_minute: int | None = Field(
+        None, gt=0, description="beyond it 429, counted by each ingress replica for itself; null is no limit"
+    )
+    train: bool = Field(True, description="whether anything of theirs may be learned from")
 
 
 class ConsoleConfig(StrictConfig):
@@ -49,10 +60,16 @@ class ServingConfig(StrictConfig):
         None, description="the operator's key, literal or env:NAME to read it from the environment; null lets all in"
     )
     users: tuple[UserConfig, ...] = Field((), description="people with keys of their own, who may talk but not operate")
-    console: ConsoleConfig = ConsoleConfig()
-    default_turn_type: Literal["main", "side"] = "main"
-    sampling: SamplingDefaults = SamplingDefaults()
-    max_body_bytes: int = Field(4_000_000, gt=0)
+    train: bool = Field(
+        True,
+        description="whether what comes with the operator's key, the console's, or with none, may be learned from",
+    )
+    console: ConsoleConfig = Field(ConsoleConfig(), description="the web page for whoever runs this")
+    default_turn_type: Literal["main", "side"] = Field(
+        "main", description="of requests that do not say: main turns train, side turns never do"
+    )
+    sampling: SamplingDefaults = Field(SamplingDefaults(), description="used where a client names no value")
+    max_body_bytes: int = Field(4_000_000, gt=0, description="larger requests get 413")
     ack_timeout_s: float = Field(10.0, gt=0, description="how long the last chunk waits for the ledger")
     journal_mb: float = Field(
         256.0, ge=0.0, description="turns that each replica keeps on its disk while the coordinator is away"

@@ -17,9 +17,11 @@ class Resources(StrictConfig):
     itself, but calls every A100 just that: A100-40G and A100-80G need nodes that were started under that name.
     """
 
-    num_cpus: float = Field(0.0, ge=0.0)
-    num_gpus: float = Field(0.0, ge=0.0)
-    accelerator_type: str | None = None
+    num_cpus: float = Field(0.0, ge=0.0, description="share that Ray's scheduler sets aside; no limit on threads")
+    num_gpus: float = Field(0.0, ge=0.0, description="GPUs of one node")
+    accelerator_type: str | None = Field(
+        None, description="Ray's name of the GPU, such as H100; keeps it on nodes that have it"
+    )
     gpu_memory_gib: float | None = Field(None, gt=0.0, description="of one GPU; goes before what its type says")
     custom: dict[str, float] = Field(
         default_factory=dict,

@@ -29,6 +29,12 @@ class LigerRows(HeadRows):
             return super().logps(ids_NK)
         return liger_logp(self._hidden_ND, self._head, self._temperature_N, ids_NK[:, 0])[:, None]
 
+    def logps_and_entropy(self, ids_NK: Tensor) -> tuple[Tensor, Tensor]:
+        # Liger tells no entropy: it takes a pass of its own over the head, without a backward pass.
+        with torch.no_grad():
+            entropy_N = self.entropy()
+        return self.logps(ids_NK), entropy_N
+
 
 def liger_logp(hidden_ND: Tensor, head: VocabularyHead, temperature_N: Tensor, ids_N: Tensor) -> Tensor:
     """``logp_N`` float32. Differentiable in hidden states and weight."""

@@ -13,13 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from clawrl.loss import TokenDistribution, token_mean
+from clawrl.loss import TokenDistribution, kl_estimate, token_mean
 from clawrl.methods.base import LossInputs, Method
 from clawrl.training.batch import MicroBatch
 from clawrl.training.forward import PolicyReader
 from clawrl.training.lora import Adapters
 from clawrl.training.optimizer import MasterAdamW
 from clawrl.training.shards import DataParallel
+from clawrl.training.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,12 @@ class Work:
         """What goes through the model on this rank."""
         return sum(len(batch.forest.ids_N) for batch in self.batches if not batch.idle)
 
+    @property
+    def saved_tokens(self) -> int:
+        """What does not, since another sample of the same pass begins with it."""
+        whole = sum(len(place) for batch in self.batches if not batch.idle for place in batch.forest.places)
+        return whole - self.forward_tokens
+
 
 class Passes:
     def __init__(
@@ -55,12 +62,14 @@ class Passes:
         optimizer: MasterAdamW,
         adapters: Adapters | None,
         parallel: DataParallel,
+        watch: Stopwatch,
     ) -> None:
-        """Without a ``reference`` the model with its adapters off is one."""
+        """Without a ``reference`` the model with its adapters off is one. ``watch`` is told where the time goes."""
         self._reader, self._reference = reader, reference
         self.method = method
         self._optimizer, self._adapters = optimizer, adapters
         self._parallel = parallel
+        self._watch = watch
 
     @torch.no_grad()
     def before_updates(self, batches: Sequence[MicroBatch]) -> list[Before | None]:
@@ -86,18 +95,26 @@ class Passes:
 
     def forward_backward(self, work: Work) -> dict[str, float]:
         """Gradients end up in the optimizer; returns the batch's metrics, their global norm among them."""
-        parts: list[Mapping[str, float]] = [{"forward_tokens": float(work.forward_tokens)}]
+        parts: list[Mapping[str, float]] = [
+            {"forward_tokens": float(work.forward_tokens), "saved_tokens": float(work.saved_tokens)}
+        ]
         for batch, before, ref_BT in zip(work.batches, work.before, work.ref_logps, strict=True):
-            policy = self._reader.read(batch)
-            logp_BT = policy.logp(batch.targets_BT)
-            if batch.idle:
-                loss = 0.0 * logp_BT.sum()
-            else:
-                known = before or self._look(policy, batch, logp_BT.detach())
-                loss, shares = self._loss(work, batch, policy, logp_BT, known, ref_BT)
-                parts.append(shares)
-            (loss * self._parallel.size).backward()
-            self._optimizer.collect()
+            with self._watch.phase("forward"):
+                policy = self._reader.read(batch)
+                logp_BT, entropy_BT = policy.logp_and_entropy(batch.targets_BT)
+                if batch.idle:
+                    loss = 0.0 * logp_BT.sum()
+                else:
+                    known = before or self._look(policy, batch, logp_BT.detach())
+                    loss, shares = self._loss(work, batch, policy, (logp_BT, entropy_BT), known, ref_BT)
+                    parts.append(shares)
+            with self._watch.phase("backward"):
+                (loss * self._parallel.size).backward()
+                self._optimizer.collect()
+        with self._watch.phase("backward"):
+            return self._gathered(parts)
+
+    def _gathered(self, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
         if self._adapters is not None:
             self._optimizer.average_whole()
         metrics = self._summed(_added(parts))
@@ -109,10 +126,12 @@ class Passes:
         work: Work,
         batch: MicroBatch,
         policy: TokenDistribution,
-        logp_BT: Tensor,
+        read: tuple[Tensor, Tensor],
         before: Before,
         ref_BT: Tensor | None,
     ) -> tuple[Tensor, dict[str, float]]:
+        """``read`` is what was read off ``policy``: log-probs and entropies."""
+        logp_BT, entropy_BT = read
         output = self.method.loss(
             LossInputs(
                 logp_BT=logp_BT,
@@ -128,10 +147,17 @@ class Passes:
                 frozen=before.frozen,
             )
         )
-        drift_BT = (before.logp_BT - batch.behaviour_logp_BT).abs()
+        old_BT, rollout_BT = before.logp_BT, batch.behaviour_logp_BT
+        figures = {
+            "train_rollout_logprob_abs_diff": (old_BT - rollout_BT).abs(),
+            # The tokens are the engine's: k3 is that of its policy from the trainer's.
+            "train_rollout_kl": kl_estimate(rollout_BT, old_BT, "k3"),
+            "ppo_kl": old_BT - logp_BT.detach(),
+            "entropy": entropy_BT,
+        }
         shares = {
             "loss": output.loss.detach(),
-            "train_rollout_logprob_abs_diff": token_mean(drift_BT, batch.mask_BT, work.tokens),
+            **{name: token_mean(value_BT, batch.mask_BT, work.tokens) for name, value_BT in figures.items()},
             **output.metrics,
         }
         return output.loss, {name: float(share) for name, share in shares.items()}

@@ -17,7 +17,7 @@ folder restores the trainer bit by bit.
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from clawrl.training.model import checkpoint_activations, reshard
 from clawrl.training.optimizer import MasterAdamW
 from clawrl.training.passes import Passes, Work
 from clawrl.training.shards import data_parallel
+from clawrl.training.stopwatch import Stopwatch
 
 
 class SkipReason(enum.StrEnum):
@@ -56,12 +57,13 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """``step`` is now behind us. Metrics are means over the passes taken."""
+    """``step`` is now behind us. Metrics are means over the passes taken, ``seconds`` this rank's own, by phase."""
 
     step: int
     changed: bool
     reason: SkipReason | None
     metrics: Mapping[str, float]
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,6 +104,7 @@ class PolicyTrainer:
             max_grad_norm=config.max_grad_norm,
             offload=config.offload_optimizer,
         )
+        self._watch = Stopwatch(self._device)
         self._passes = Passes(
             self._reader,
             None if reference_model is None else _reader(reference_model, config),
@@ -109,6 +112,7 @@ class PolicyTrainer:
             self.optimizer,
             self._adapters,
             self._parallel,
+            self._watch,
         )
         self._pending: _Pending | None = None
         self.step = 0
@@ -124,10 +128,13 @@ class PolicyTrainer:
         split = self._reader.split(self._config.micro_batch_tokens, self._parallel)
         batches = make_micro_batches(rows, split, self._device)
         several = self._config.updates_per_batch > 1
+        with self._watch.phase("forward"):
+            before = self._passes.before_updates(batches) if several else [None] * len(batches)
+            ref_logps = self._passes.reference_logps(batches)
         work = Work(
             batches=batches,
-            before=self._passes.before_updates(batches) if several else [None] * len(batches),
-            ref_logps=self._passes.reference_logps(batches),
+            before=before,
+            ref_logps=ref_logps,
             tokens=sum(int(row.mask.sum()) for row in rows),
             samples=sum(bool(row.mask.any()) for row in rows),
         )
@@ -157,16 +164,18 @@ class PolicyTrainer:
                 if stop := _skip_reason(pending.norm, learns=True):
                     reason = stop if stop is SkipReason.NON_FINITE else None
                     break
-            changed = self.optimizer.step(pending.norm) or changed
+            with self._watch.phase("optimizer"):
+                changed = self.optimizer.step(pending.norm) or changed
         self.optimizer.zero_grad()
         self.step = pending.plan.step
         self.method_state = pending.method_state
         metrics = {key: float(np.mean([one[key] for one in passes])) for key in pending.plan.metrics}
-        return StepResult(step=self.step, changed=changed, reason=reason, metrics=metrics)
+        return StepResult(step=self.step, changed=changed, reason=reason, metrics=metrics, seconds=self._watch.lap())
 
     def discard(self) -> None:
         """Forget the computed step: weights, optimizer, method state and step stay as they were before it."""
         self._take_pending()
+        self._watch.lap()
         self.optimizer.zero_grad()
 
     def rewind(self, weights: Mapping[str, Tensor]) -> None:

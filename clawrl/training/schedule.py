@@ -24,17 +24,17 @@ from clawrl.training.hours import Hours, parse_hours
 
 
 class FullSchedule(StrictConfig):
-    when: Literal["full"] = "full"
+    when: Literal["full"] = Field("full", description="as soon as batch_size turns are ready")
 
 
 class TimerSchedule(StrictConfig):
-    when: Literal["timer"] = "timer"
+    when: Literal["timer"] = Field("timer", description="in rounds, at multiples of every_s since 1970")
     every_s: float = Field(gt=0.0, description="seconds from one round to the next")
     minimum: int = Field(1, ge=1, description="fewer turns wait for the next round")
 
 
 class IdleSchedule(StrictConfig):
-    when: Literal["idle"] = "idle"
+    when: Literal["idle"] = Field("idle", description="within hours, or when it is quiet, or both")
     hours: str | None = Field(None, description="such as 22:00-06:00, by the wall clock of time_zone")
     time_zone: str | None = Field(None, description="such as Europe/Berlin")
     quiet_s: float | None = Field(None, gt=0.0, description="seconds without a request")

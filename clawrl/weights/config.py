@@ -15,9 +15,15 @@ class PublishConfig(StrictConfig):
     from the head node through Ray; with ``network`` always.
     """
 
-    transport: Literal["gloo", "nccl", "disk"] = "gloo"
-    snapshot_access: Literal["auto", "network"] = "auto"
-    bucket_mb: float = Field(64.0, gt=0.0)
+    transport: Literal["gloo", "nccl", "disk"] = Field(
+        "gloo", description="gloo, nccl: broadcast from the trainer; disk: each replica reads the version's snapshot"
+    )
+    snapshot_access: Literal["auto", "network"] = Field(
+        "auto",
+        description="auto: read in the state folder where a replica's machine sees it, else copied through Ray; "
+        "network: always copied",
+    )
+    bucket_mb: float = Field(64.0, gt=0.0, description="tensors that travel together; a larger one travels alone")
     adapters: Literal["auto", "alone", "merged"] = Field(
         "auto",
         description="what is sent where trainer.training.lora is set: the adapters alone, or whole weights with the "
@@ -29,9 +35,13 @@ class PublishConfig(StrictConfig):
         description="a publish waits so long for replicas that copy its snapshot from the head node, since their "
         "machines do not see the state folder and files are read: by SGLang, and with transport disk",
     )
-    prepare_timeout_s: float = Field(20.0, gt=0.0)
-    transfer_timeout_s: float = Field(60.0, gt=0.0)
-    commit_timeout_s: float = Field(30.0, gt=0.0)
+    prepare_timeout_s: float = Field(
+        20.0,
+        gt=0.0,
+        description="seconds that a replica may take to get ready; then it is left out and catches up later",
+    )
+    transfer_timeout_s: float = Field(60.0, gt=0.0, description="seconds that all bytes may take")
+    commit_timeout_s: float = Field(30.0, gt=0.0, description="seconds that a replica may take to serve the version")
     go_back_timeout_s: float = Field(
         30.0, gt=0.0, description="a replica whose transfer failed loads the version before"
     )

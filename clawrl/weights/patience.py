@@ -16,14 +16,17 @@ CALLS = 6
 """Of the coordinator in one publish: its number, what must stay on disk (before others are put aside, and before they
 are deleted), begin, finish, and abort where that failed."""
 WAITS = CALLS + 1
-"""With the rest."""
+"""With the rest itself."""
 
 
-def patience_s(publish: PublishConfig, *, collective_timeout_s: float, world: int) -> float:
-    """How long rank 0 may wait for the answer to one call. Alone it keeps nobody waiting."""
+def patience_s(publish: PublishConfig, *, collective_timeout_s: float, world: int, least_s: float) -> float:
+    """How long rank 0 may wait for the answer to one call. Alone it keeps nobody waiting.
+
+    ``least_s`` is what there is in every configuration that is let in: see `why_too_impatient`.
+    """
     if world == 1:
         return LONGEST_S
-    return min(LONGEST_S, (collective_timeout_s - publish.whole_s) / WAITS)
+    return min(LONGEST_S, max(least_s, (collective_timeout_s - publish.whole_s) / WAITS))
 
 
 def patience_of_one_call_s(*, collective_timeout_s: float, world: int) -> float:

@@ -32,6 +32,7 @@ from clawrl.weights.manifest import as_bytes, digest_of, spec_of
 
 # Engines load every *.safetensors of a folder.
 _LEARNED = "adapters.st"
+_ASIDE = ".aside-"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,6 @@ class Learned:
 
     shape: AdapterShape
     tensors: Mapping[str, torch.Tensor]
-
-
-_ASIDE = ".aside-"
 
 
 class SnapshotError(RuntimeError):

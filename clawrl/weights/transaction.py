@@ -303,12 +303,15 @@ class Publishing:
         await self._decide(version)
         self._decided = version.version
         answers = await self._ask_all(current.replicas, Commit(version=version.version), self._config.commit_timeout_s)
-        holds = [outcome.stats["hold_ms"] for outcome in answers.values() if outcome.ok]
+        committed = [outcome.stats for outcome in answers.values() if outcome.ok]
+        holds = [stats["hold_ms"] for stats in committed]
         stats = {
             **version.stats,
             "publish_s": round(time.time() - current.began_at, 4),
             "hold_ms": max(holds, default=0.0),
             "committed": len(holds),
+            "carried": sum(stats.get("carried", 0) for stats in committed),
+            "bytes": current.manifest.size,
         }
         return replace(version, stats=stats)
 

@@ -13,6 +13,8 @@ from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
 from clawrl.ledger.views import StepRow, Transition, TurnRow
 from clawrl.messages import DropReason, PolicyVersion, TurnState
+from clawrl.privacy.config import PrivacyConfig
+from clawrl.privacy.opening import open_ledger
 from clawrl.training.checkpoint import read_step
 
 _ALL = 1_000_000
@@ -58,7 +60,7 @@ class History:
 
 def read_history(state: Path) -> History:
     """``state`` is the deployment's state folder."""
-    with Ledger(state / "ledger.sqlite", LedgerConfig()) as ledger:
+    with open_ledger(state, LedgerConfig(), PrivacyConfig()) as ledger:
         turns = tuple(_facts(ledger, row) for row in reversed(ledger.turns(_ALL)))
         return History(
             recorded=ledger.counts().recorded,

@@ -142,12 +142,14 @@ class Rig(Live):
         return self._remaining(15.0)
 
     def keep(self, folder: Path) -> None:
-        """Copies what helps to understand a run: the ledger and the logs of every process."""
+        """Copies what helps to understand a run: the ledger, its keys and the logs of every process."""
         folder.mkdir(parents=True, exist_ok=True)
         for file in [self.log] if self.log.exists() else []:
             shutil.copy(file, folder)
         for file in (self.home / "tiny").glob("ledger.sqlite*"):
             shutil.copy(file, folder)
+        if (keys := self.home / "tiny.keys").exists():
+            shutil.copytree(keys, folder / "keys", dirs_exist_ok=True)
         for logs in self.folder.glob("ray/session_2*/logs"):
             shutil.copytree(logs, folder / "logs", dirs_exist_ok=True)
 

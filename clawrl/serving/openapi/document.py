@@ -8,7 +8,7 @@ from clawrl import __version__
 from clawrl.serving.auth import LOCAL_OWNER
 from clawrl.serving.openapi import chat, errors, looking, messages, operating, responses, streams
 from clawrl.serving.openapi.schemas import Json, integer, ref, text
-from clawrl.serving.openapi.shared import TURN_TYPE_PATTERN
+from clawrl.serving.openapi.shared import TRAIN_PATTERN, TURN_TYPE_PATTERN
 from clawrl.serving.sessions import MAX_SESSION_CHARS
 
 _ANSWER = (400, 401, 404, 413, 429, 500, 502, 503)
@@ -145,6 +145,15 @@ def _server() -> Json:
                 errors.refusals((401, 403, 409, 500, 503)),
             ),
         },
+        "/clawrl/forget": {
+            "post": _operation(
+                "forget",
+                "Delete what was said, for good.",
+                "Forgotten",
+                errors.refusals((400, 401, 403, 413, 500, 503)),
+                body=_body("ForgetRequest", operating.forget_examples()),
+            ),
+        },
     }
 
 
@@ -260,4 +269,10 @@ def _session_headers() -> list[Json]:
         _parameter("header", "X-Turn-Type", "`main` may train, `side` never does.", kind),
         _parameter("header", "X-Group-Id", "The answers that are to be compared.", text(maxLength=MAX_SESSION_CHARS)),
         _parameter("header", "X-Session-Done", "`1`, `true`, `yes` or `on`: the session ends with this turn.", text()),
+        _parameter(
+            "header",
+            "X-Clawrl-Train",
+            "`no`: nothing is learned from this turn, nor from those after it in its session until one says `yes`.",
+            text(pattern=TRAIN_PATTERN, examples=["no", "yes"]),
+        ),
     ]

@@ -5,7 +5,19 @@ from __future__ import annotations
 from clawrl.messages import TurnState
 from clawrl.serving.feedback import MAX_COMMENT_CHARS
 from clawrl.serving.openapi import looking
-from clawrl.serving.openapi.schemas import Json, array, boolean, integer, maybe, number, one_of, record, ref, text
+from clawrl.serving.openapi.schemas import (
+    Json,
+    array,
+    boolean,
+    either,
+    integer,
+    maybe,
+    number,
+    one_of,
+    record,
+    ref,
+    text,
+)
 from clawrl.serving.sessions import MAX_SESSION_CHARS
 
 
@@ -26,6 +38,8 @@ def schemas(served_name: str) -> dict[str, Json]:
         "Resumed": record(
             {"paused": one_of(False), "released": integer("How many turns had been waiting.")}, ("paused", "released")
         ),
+        "ForgetRequest": _forget_request(),
+        "Forgotten": _forgotten(),
         "SessionEnded": record(
             {"session": text(), "ended_turns": integer("How many turns no longer wait for evidence.")},
             ("session", "ended_turns"),
@@ -64,6 +78,40 @@ def _feedback() -> Json:
         ),
         "not": {"properties": named, "required": list(named)},
     }
+
+
+def forget_examples() -> dict[str, Json]:
+    return {"user": {"user": "ann"}, "session": {"session": "harbour"}, "turn": {"turn_id": "0123"}}
+
+
+def _forget_request() -> Json:
+    said = r"\S"
+    user = text("The user's name, or an owner id.", pattern=said)
+    session = text("A session; with `user` that user's only.", pattern=said)
+    turn = text("A turn, and the later ones of its session, which repeat it.", pattern=said)
+    return either(
+        record({"user": user, "session": maybe(text())}, ("user",), additionalProperties=False),
+        record({"session": session}, ("session",), additionalProperties=False),
+        record({"turn_id": turn}, ("turn_id",), additionalProperties=False),
+        description="A user, a session, or a turn.",
+    )
+
+
+def _forgotten() -> Json:
+    fields = {
+        "found": boolean("There was something to forget."),
+        "turns": integer("How many turns were deleted."),
+        "dropped": integer("Of these were on their way to training, and are dropped."),
+        "unanswered": integer("Requests that are being answered now; their turns will leave nothing but their count."),
+        "evidence_of": integer("Answers that lost what they were judged by."),
+        "leases_voided": integer("Batches that the trainer was lent and may not use any more."),
+        "steps": array(integer(), "The training steps that had learned from the answers."),
+        "evidence_steps": array(integer(), "Those that had learned from an answer judged by what was forgotten."),
+        "versions": array(integer(), "The policy versions that hold one of these steps."),
+        "keys_deleted": integer("How many keys were deleted."),
+        "log_emptied": boolean("Nothing stayed in the write-ahead log."),
+    }
+    return record(fields, tuple(fields))
 
 
 def _model(served_name: str) -> Json:

@@ -19,6 +19,7 @@ from clawrl.serving.openapi.schemas import (
 from clawrl.serving.sessions import MAX_SESSION_CHARS
 
 TURN_TYPE_PATTERN = r"^\s*([Mm][Aa][Ii][Nn]|[Ss][Ii][Dd][Ee])\s*$"
+TRAIN_PATTERN = r"^\s*(?:[Yy][Ee][Ss]|[Nn][Oo]|[Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Oo][Nn]|[Oo][Ff][Ff]|0|1)?\s*$"
 LOOK_PARAMETERS: Json = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
 
 

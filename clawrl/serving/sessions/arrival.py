@@ -20,10 +20,14 @@ def make_arrival(
     ends_session: bool,
     arrived_at: float,
     may_train: bool = True,
+    train_wish: bool | None = None,
     group: str | None = None,
     inputs: TemplateInputs = NO_INPUTS,
 ) -> Arrival:
-    """``messages`` are the whole request, exactly as it is rendered with ``inputs``."""
+    """``messages`` are the whole request, exactly as it is rendered with ``inputs``.
+
+    ``may_train`` is what the key allows, ``train_wish`` what the request says.
+    """
     end = answered(messages)
     history, sent, evidence = tuple(messages[:end]), tuple(messages[end:]), evidence_of(messages)
     before = conversation_hash(history)
@@ -42,7 +46,8 @@ def make_arrival(
         group=group,
         ends_session=ends_session,
         arrived_at=arrived_at,
-        may_train=may_train,
+        may_train=may_train and train_wish is not False,
+        train_wish=train_wish,
         inputs=inputs,
     )
 

@@ -2,7 +2,8 @@
 
 ``X-Group-Id`` or ``group_id`` names the answers to one prompt that are compared with each other; ``X-Session-Done`` or
 ``session_done`` ends the session with this turn. A header that is present and not blank beats the body field of the
-same meaning. See `names` for the session and `kinds` for the kind of turn.
+same meaning. ``X-Clawrl-Train: no`` forbids to learn from this turn and from those after it in its session, until one
+says ``yes``. See `names` for the session and `kinds` for the kind of turn.
 """
 
 from __future__ import annotations
@@ -11,22 +12,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clawrl.messages import Arrival, Message, TurnKind
+from clawrl.serving.errors import invalid_request, quoted
 from clawrl.serving.fields import JsonObject, wrong_type
 from clawrl.serving.sessions.kinds import BY_DEFAULT, turn_kind
 from clawrl.serving.sessions.names import checked_name, lowered, named_session
 
 _TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+TRAIN_HEADER = "X-Clawrl-Train"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """``reason`` is why of this kind."""
+    """``reason`` is why of this kind. ``train`` is the wish of who asks, if there is one."""
 
     session: str | None
     kind: TurnKind
     ends: bool
     group: str | None
     reason: str = ""
+    train: bool | None = None
 
     def going_on_from(self, past: Arrival) -> SessionFacts:
         """Of a request that goes on from ``past`` by its id: what it does not say is as it was there."""
@@ -50,7 +55,18 @@ def session_facts(
         kind=found.kind,
         reason=found.reason,
         ends=_done(by_name.get("x-session-done") or body.get("session_done")),
+        train=_wish(by_name.get(TRAIN_HEADER.lower())),
     )
+
+
+def _wish(value: str | None) -> bool | None:
+    """Not guessed: a misspelt no must not pass for a yes."""
+    if not value:
+        return None
+    said = value.lower()
+    if said not in _TRUE | _FALSE:
+        raise invalid_request(f"Invalid header '{TRAIN_HEADER}': {quoted(value)}. Send yes or no.", TRAIN_HEADER)
+    return said in _TRUE
 
 
 def _done(value: object) -> bool:

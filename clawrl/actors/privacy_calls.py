@@ -1,0 +1,79 @@
+"""The coordinator's part in privacy: redaction ahead of the ledger, keys for journals, forgetting, retention.
+
+A part of the coordinator. What a crash interrupts is finished when it is back: rows that were to be forgotten, a key
+that was to be deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from clawrl.actors.health_watch import HealthWatch
+from clawrl.actors.journal_desk import JournalDesk
+from clawrl.config import Deployment
+from clawrl.ledger.writer import LedgerThread
+from clawrl.messages import Arrival, Turn
+from clawrl.privacy.forgetting import Wanted, await_steps, forget, resume
+from clawrl.privacy.keys import EVERYBODY, KeyStore, StoredKeys
+from clawrl.privacy.redactor import Redactor
+from clawrl.serving.auth import owners_of
+
+_DAY_S = 86_400.0
+_RETAIN_EVERY_S = 60.0
+
+
+class PrivacyCalls:
+    _deployment: Deployment
+    _db: LedgerThread
+    _keys: KeyStore
+    _redactor: Redactor
+    _journals: JournalDesk
+    _health: HealthWatch
+    _retained_at: float = 0.0
+
+    async def journal_keys(self, known: str) -> tuple[str, dict[str, tuple[bytes, bytes]]] | None:
+        """What journals are sealed with, by owner; ``None`` if the replica has it already. Their only use is that."""
+        if not self._deployment.privacy.encrypt or self._state_of_keys() == known:
+            return None
+
+        def lend() -> dict[str, tuple[bytes, bytes]]:
+            keys = StoredKeys.of(self._keys, "journal")
+            owners = {*owners_of(self._deployment.serving), *self._keys.owners(), EVERYBODY}
+            return {owner: keys.obtain(owner) for owner in owners}
+
+        lent = await asyncio.to_thread(lend)
+        return self._state_of_keys(), lent
+
+    async def forget(self, wanted: Wanted) -> dict[str, Any]:
+        """Deletes what was said; see `clawrl.ledger.forgetting`. The report names the steps that learned from it."""
+        # What dead replicas left is of the past, too, and can be read for as long as its key is there.
+        await self._journals.take_in()
+        self._health.forget_prompts()
+        return await await_steps(self._db, forget(wanted))
+
+    async def _finish_forgetting(self) -> None:
+        await await_steps(self._db, resume())
+
+    async def _scanned(self, turn: Arrival | Turn) -> None:
+        """Rules may take their time: not in the ledger's, nor in that of everybody who waits for this process."""
+        if self._redactor.on:
+            await asyncio.to_thread(self._redactor.warm, turn)
+
+    async def _sweep(self) -> None:
+        now = time.time()
+        await self._db.run(lambda ledger: ledger.sweep(now))
+        while await self._db.run(lambda ledger: ledger.prune()):
+            pass
+        days = self._deployment.privacy.retention_days
+        if days is not None and now - self._retained_at >= _RETAIN_EVERY_S:
+            self._retained_at = now
+            deleted = 0
+            while done := await self._db.run(lambda ledger: ledger.expire_text(now - days * _DAY_S)):
+                deleted += done
+            if deleted:
+                await self._db.run_alone(lambda ledger: ledger.empty_log())
+
+    def _state_of_keys(self) -> str:
+        return f"{self._keys.keyring}-{id(self._keys)}-{self._keys.generation}"

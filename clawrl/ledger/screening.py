@@ -1,0 +1,102 @@
+"""What everything passes on its way into the ledger: text is redacted, hashes over text are keyed, names are checked.
+
+The ledger matches requests to turns by hashes over what was said before anything was redacted. Unkeyed, those of a
+short text could be found by trying; keyed with the owner's key they say nothing without it, and nothing at all after it
+is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from clawrl.ledger.blanks import blank_turn
+from clawrl.ledger.codec import Codec
+from clawrl.messages import Arrival, Feedback, Judgement, TeacherTargets, Turn
+
+_Name = TypeVar("_Name", str, str | None)
+
+
+class Screen(Protocol):
+    """Takes out what must not be kept. A turn in which something was found comes back without its ids, and says so."""
+
+    def arrival(self, arrival: Arrival) -> Arrival: ...
+
+    def turn(self, turn: Turn) -> Turn: ...
+
+    def judgement(self, judgement: Judgement) -> Judgement: ...
+
+    def targets(self, targets: TeacherTargets) -> TeacherTargets: ...
+
+    def feedback(self, feedback: Feedback) -> Feedback: ...
+
+    def is_clean(self, text: str) -> bool: ...
+
+
+class AsItIs:
+    """Finds nothing."""
+
+    def arrival(self, arrival: Arrival) -> Arrival:
+        return arrival
+
+    def turn(self, turn: Turn) -> Turn:
+        return turn
+
+    def judgement(self, judgement: Judgement) -> Judgement:
+        return judgement
+
+    def targets(self, targets: TeacherTargets) -> TeacherTargets:
+        return targets
+
+    def feedback(self, feedback: Feedback) -> Feedback:
+        return feedback
+
+    def is_clean(self, text: str) -> bool:
+        return True
+
+
+class Gate:
+    def __init__(self, screen: Screen, codec: Codec) -> None:
+        self.screen = screen
+        self._codec = codec
+
+    def arrival(self, arrival: Arrival) -> Arrival:
+        return self._keyed_arrival(self.screen.arrival(arrival))
+
+    def turn(self, turn: Turn) -> Turn:
+        screened = self.keyed(self.screen.turn(turn))
+        return replace(screened, arrival=self._keyed_arrival(screened.arrival))
+
+    def keyed(self, turn: Turn) -> Turn:
+        """With the turn's own hashes as they are stored; its arrival is as it was."""
+        owner, digest = turn.arrival.owner, self._codec.digest
+        return replace(
+            turn,
+            reply_hash=digest(owner, turn.reply_hash) or "",
+            answer_hash=digest(owner, turn.answer_hash) or "",
+        )
+
+    def name(self, owner: str, name: _Name) -> _Name:
+        """A session's or a group's name; one that must not be kept has another in its place, always the same."""
+        if name is None or self.screen.is_clean(name):
+            return name
+        return f"private-{self._codec.pseudonym(owner, name)[:16]}"
+
+    def _keyed_arrival(self, arrival: Arrival) -> Arrival:
+        owner, digest = arrival.owner, self._codec.digest
+        return replace(
+            arrival,
+            session=self.name(owner, arrival.session),
+            group=self.name(owner, arrival.group),
+            prefix_hash=digest(owner, arrival.prefix_hash),
+            messages_hash=digest(owner, arrival.messages_hash) or "",
+            answer_hash=digest(owner, arrival.answer_hash),
+            segment=digest(owner, arrival.segment) or "",
+        )
+
+
+def for_a_journal(turn: Turn, screen: Screen, *, keeps_untrainable: bool) -> Turn:
+    """The turn as it may lie on a replica's disk. The ledger keys its hashes, so that they are as they were."""
+    if not turn.arrival.may_train and not keeps_untrainable:
+        return blank_turn(turn)
+    return screen.turn(turn)

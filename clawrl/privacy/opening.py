@@ -1,0 +1,38 @@
+"""How a deployment's ledger and its keys are opened: in one way, whoever does it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from clawrl.ledger.config import LedgerConfig
+from clawrl.ledger.store import Ledger
+from clawrl.privacy.config import PrivacyConfig
+from clawrl.privacy.keys import KeyStore
+from clawrl.privacy.redactor import Redactor
+from clawrl.privacy.vault import LedgerVault
+
+
+def open_keys(state: Path, privacy: PrivacyConfig, environ: Mapping[str, str] = os.environ) -> KeyStore:
+    """Made if they are not there. Raises `KeyStoreError`, or `ValueError` for a master key that cannot be had."""
+    return KeyStore(privacy.keys_path(state), privacy.master(environ))
+
+
+def open_ledger(
+    state: Path,
+    ledger: LedgerConfig,
+    privacy: PrivacyConfig,
+    *,
+    keys: KeyStore | None = None,
+    redactor: Redactor | None = None,
+) -> Ledger:
+    """The ledger in the state folder ``state``, with its keys; who only reads needs no redactor."""
+    store = keys or open_keys(state, privacy)
+    return Ledger(
+        state / "ledger.sqlite",
+        ledger,
+        vault=LedgerVault(store, encrypts=privacy.encrypt),
+        screen=redactor,
+        keeps_untrainable=privacy.record_untrainable,
+    )
