@@ -324,6 +324,7 @@ class Answer {
       replace(text, h("span", { class: "trouble", role: "alert" }, error.message));
     } finally {
       this.againButton.disabled = false;
+      other.scrollIntoView({ block: "nearest" });
     }
   }
 }
