@@ -17,6 +17,7 @@ import pytest
 
 import clawrl
 from clawrl.console.files import POLICY, ConsoleFiles
+from clawrl.messages import DropReason, TurnState
 from clawrl.serving.errors import ApiError
 from tests.console_fake import busy
 from tests.console_true import TrueDocuments, true_documents
@@ -141,6 +142,12 @@ def test_no_module_reads_text_as_markup_or_puts_a_key_elsewhere(console: Console
         if path != "js/api.js":
             assert "sessionStorage" not in text_of(path), f"{path} keeps something beside the key"
         assert text_of(path).startswith("//") and text_of(path).count("\n") <= 400, path
+
+
+def test_the_filters_offer_every_state_and_every_reason() -> None:
+    for name, kind in (("STATES", TurnState), ("REASONS", DropReason)):
+        listed = re.search(rf"{name} = \[(.*?)\]", text_of("js/format.js"), re.DOTALL)
+        assert listed is not None and re.findall(r'"(\w+)"', listed[1]) == [value.value for value in kind]
 
 
 def test_the_chart_library_has_its_licence_beside_it(console: ConsoleFiles) -> None:

@@ -369,6 +369,17 @@ def test_an_answer_that_breaks_says_so_and_the_message_can_be_sent_again(fake: F
     assert sent == ["Be brief.", "Hello?"], "what was not answered is asked twice"
 
 
+def test_what_may_not_be_learned_from_is_said_with_each_message_until_it_may(fake: Fake, open_page: Open) -> None:
+    page = open_page("chat")
+    for number, box in enumerate(("check", "uncheck", "check")):
+        getattr(page.get_by_label("May be learned from"), box)()
+        page.get_by_label("Message", exact=True).fill(f"message {number}")
+        page.get_by_label("Message", exact=True).press("Enter")
+        wait_until(page, lambda n=number: page.locator(".answer-bar:visible").count() == n + 1, "no answer")
+    asked = [headers for headers in fake.headers if headers["path"] == "/v1/chat/completions"]
+    assert [headers.get("x-clawrl-train") for headers in asked] == [None, "no", "yes"]
+
+
 # -- operating ---------------------------------------------------------------------------------------
 
 
@@ -476,8 +487,12 @@ def test_every_view_says_that_it_is_empty_and_that_it_could_not_be_loaded(fake: 
     for view in ("turns", "sessions", "versions", "overview"):
         go(page, view)
         page.get_by_role("heading", name="This could not be loaded").wait_for()
-    fake.refuse.clear()
     page.get_by_role("button", name="Try again").click()
+    page.wait_for_timeout(900)
+    assert page.evaluate("document.activeElement.textContent") == "Try again", (
+        "an error that is told anew took the focus"
+    )
+    fake.refuse.clear()
     wait_until(page, lambda: not page.get_by_text("This could not be loaded").count(), "Try again does not")
 
 

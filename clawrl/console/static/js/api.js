@@ -77,13 +77,13 @@ export const api = {
 };
 
 // A streamed answer: calls `onDelta({text, reasoning, calls})`, returns {turn, version, finish}.
-export async function chat({ model, messages, session, sampling, side, signal, onDelta, onBegin }) {
+export async function chat({ model, messages, session, sampling, side, train, signal, onDelta }) {
   const headers = side ? { "X-Turn-Type": "side" } : {};
   if (session) headers["X-Session-Id"] = session;
+  if (train !== undefined) headers["X-Clawrl-Train"] = train ? "yes" : "no";
   const body = { model, messages, stream: true, ...sampling };
   const response = await request("POST", "v1/chat/completions", { body, headers, signal });
   const told = { turn: response.headers.get("X-Clawrl-Turn-Id"), version: null, finish: null };
-  onBegin?.(told);
   let ended = false;
   for await (const data of events(response.body)) {
     if (data === "[DONE]") {

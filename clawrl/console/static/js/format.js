@@ -64,7 +64,7 @@ export const STATES = [
 ];
 
 export const REASONS = [
-  "side", "aborted", "failed", "empty", "greedy", "filtered", "not_permitted", "too_long", "session_ended", "no_evidence",
-  "judge_abstained", "neutral", "no_hint", "teacher_failed", "too_short", "truncated", "repetitive", "duplicate",
-  "refused_by_filter", "stale", "malformed",
+  "side", "aborted", "failed", "empty", "greedy", "filtered", "not_permitted", "redacted", "forgotten", "too_long",
+  "session_ended", "no_evidence", "judge_abstained", "neutral", "no_hint", "teacher_failed", "too_short", "truncated",
+  "repetitive", "duplicate", "refused_by_filter", "stale", "malformed",
 ];

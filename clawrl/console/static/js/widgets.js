@@ -1,6 +1,6 @@
 // The small things that several views show.
 
-import { h, icon, reconcile } from "./dom.js";
+import { h, icon, reconcile, replace } from "./dom.js";
 import { STATES, plural, short, signed, whole, words } from "./format.js";
 
 export function statePill(state, reason) {
@@ -31,9 +31,12 @@ export const loading = (what) => h("p", { class: "state-note", role: "status" },
 
 export const empty = (title, text) => h("div", { class: "state-note" }, h("h3", {}, title), h("p", {}, text));
 
-export function failed(error, retry) {
+// Says in `note` why something could not be loaded. Said again, it stays as it is: who is on its button stays there.
+export function showFailure(note, error, retry) {
+  if (note.firstElementChild?.dataset.failure === error.message) return;
   const again = retry && h("button", { type: "button", onclick: retry }, icon("again"), "Try again");
-  return h("div", { class: "state-note error", role: "alert" }, h("h3", {}, "This could not be loaded"), h("p", {}, error.message), again);
+  replace(note, h("div", { class: "state-note error", role: "alert", data: { failure: error.message } },
+    h("h3", {}, "This could not be loaded"), h("p", {}, error.message), again));
 }
 
 export const panel = (title, ...children) => h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), children);

@@ -18,6 +18,7 @@ export function view(ctx) {
   let answers = [];
   let running = null;
   let model = null;
+  let refused = false;
 
   const log = h("div", { class: "chat-log", role: "log", "aria-label": "Conversation", tabindex: "0" });
   const hello = h("div", { class: "chat-empty" }, h("h2", {}, "Say something"),
@@ -29,10 +30,12 @@ export function view(ctx) {
   const temperature = h("input", { id: "temperature", type: "number", min: "0", max: "2", step: "0.1", placeholder: "default" });
   const tokens = h("input", { id: "max-tokens", type: "number", min: "1", step: "1", placeholder: "default" });
   const system = h("textarea", { id: "system", rows: "2", placeholder: "none" });
+  const train = h("input", { id: "train", type: "checkbox", checked: true });
   const fresh = h("button", { type: "button", onclick: startOver }, "New conversation");
   const named = h("a", { class: "mono" });
   const settings = h("details", { class: "settings", open: innerWidth > 1000 }, h("summary", {}, "Settings"), h("div", { class: "fields" },
     field("Temperature", temperature), field("Most tokens", tokens), field("System message", system)),
+    h("label", { class: "check", for: "train" }, train, "May be learned from"),
     h("p", { class: "muted" }, "Answers at temperature 0 are never trained: they were not drawn from a distribution."));
   const head = h("div", { class: "panel-head" }, h("span", { class: "muted" }, "Session ", named), h("div", { class: "buttons" }, fresh));
   const element = h("div", { class: "chat" }, h("section", { class: "panel chat-panel", "aria-label": "Chat" }, head, log, form),
@@ -83,7 +86,9 @@ export function view(ctx) {
     busy(true);
     try {
       const name = await served();
-      await answer.stream(name, session, running.signal, () => scroll(false));
+      // Said only where somebody does not want it, and once they want it again: otherwise the key's own permission holds.
+      refused ||= !train.checked;
+      await answer.stream(name, session, refused ? train.checked : undefined, running.signal, () => scroll(false));
       messages.push({ role: "assistant", content: answer.text });
       answers = [...answers, answer].slice(-MOST_FOLLOWED);
       poll.now();
@@ -117,6 +122,7 @@ export function view(ctx) {
     session = newName();
     messages = [];
     answers = [];
+    refused = false;
     show();
     input.focus();
     // Its last answer waits for no reply any more.
@@ -182,9 +188,9 @@ class Answer {
     return button;
   }
 
-  async stream(model, session, signal, onText) {
+  async stream(model, session, train, signal, onText) {
     const told = await chat({
-      model, session, signal, messages: this.asked, sampling: this.tools.sampling(),
+      model, session, train, signal, messages: this.asked, sampling: this.tools.sampling(),
       onDelta: (delta) => {
         this.waiting.remove();
         if (delta.text) this.body.append(delta.text);

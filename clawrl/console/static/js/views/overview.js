@@ -5,7 +5,7 @@ import { Curves } from "../charts.js";
 import { h, reconcile, replace } from "../dom.js";
 import { REASONS, STATES, clock, duration, fullTime, number, percent, plural, whole, words } from "../format.js";
 import { Poll } from "../live.js";
-import { bars, empty, failed, loading, panel, stepLink, table } from "../widgets.js";
+import { bars, empty, loading, panel, showFailure, stepLink, table } from "../widgets.js";
 
 const PAGE = 200;
 const MOST_STEPS = 5000;
@@ -211,7 +211,7 @@ function stepCurves() {
         draw();
       },
       onTrouble(error) {
-        if (!steps.size) replace(state, failed(error, () => poll.now()));
+        if (!steps.size) showFailure(state, error, () => poll.now());
       },
     },
   );

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { STATES, clock, fullTime, short, whole, words } from "../format.js";
 import { Poll } from "../live.js";
-import { Pages, empty, facts, failed, loading, panel, sessionLink, statePill, table, turnLink } from "../widgets.js";
+import { Pages, empty, facts, loading, panel, sessionLink, showFailure, statePill, table, turnLink } from "../widgets.js";
 import { rowKeys, turnColumns } from "./turns.js";
 
 const PAGE = 50;
@@ -40,7 +40,7 @@ function paged(what, label, columns, key, ask, nothing, onPage = () => {}) {
       replace(note, found.length ? [] : nothing);
       if (pages.cursor !== null) poll.rest();
     },
-    onTrouble: (error) => rows.element.hidden && replace(note, failed(error, error.status === 404 ? null : () => poll.now())),
+    onTrouble: (error) => rows.element.hidden && showFailure(note, error, error.status === 404 ? null : () => poll.now()),
   });
   let unbind = [];
   return {

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { add, h, replace } from "../dom.js";
 import { clock, duration, fullTime, number, percent, signed, whole, words } from "../format.js";
 import { Poll } from "../live.js";
-import { facts, failed, loading, panel, sessionLink, statePill, stepLink, turnLink, verdict, versionLink } from "../widgets.js";
+import { facts, loading, panel, sessionLink, showFailure, statePill, stepLink, turnLink, verdict, versionLink } from "../widgets.js";
 import { tokensPanel } from "./tokens.js";
 
 const FINAL = ["trained", "dropped"];
@@ -36,7 +36,7 @@ export function view(ctx, [id]) {
       // Feedback may still bring a dropped one back, and a restored checkpoint a trained one: look now and then.
       poll.everyMs = FINAL.includes(life.state) ? 10_000 : 2000;
     },
-    onTrouble: (error) => stamp === null && replace(top, failed(error, error.status === 404 ? null : () => poll.now())),
+    onTrouble: (error) => stamp === null && showFailure(top, error, error.status === 404 ? null : () => poll.now()),
   });
   return { title: "Turn", element, start: () => poll.start(), stop: () => poll.stop() };
 }

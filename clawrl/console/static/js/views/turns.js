@@ -5,7 +5,7 @@ import { h, replace } from "../dom.js";
 import { REASONS, STATES, clock, fullTime, number, signed, whole, words } from "../format.js";
 import { bind } from "../keys.js";
 import { Poll } from "../live.js";
-import { Pages, empty, failed, loading, sessionLink, statePill, stepLink, table, turnLink, verdictOf, versionLink } from "../widgets.js";
+import { Pages, empty, loading, sessionLink, showFailure, statePill, stepLink, table, turnLink, verdictOf, versionLink } from "../widgets.js";
 
 const PAGE = 50;
 
@@ -70,7 +70,7 @@ export function view(ctx, _, query) {
       // An older page holds what it held.
       if (pages.cursor !== null) poll.rest();
     },
-    onTrouble: (error) => rows.element.hidden && replace(note, failed(error, () => poll.now())),
+    onTrouble: (error) => rows.element.hidden && showFailure(note, error, () => poll.now()),
   });
   const nothing = () =>
     filtered

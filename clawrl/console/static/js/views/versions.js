@@ -5,7 +5,7 @@ import { h, icon, replace } from "../dom.js";
 import { clock, fullTime, number, whole } from "../format.js";
 import { ask, notice } from "../dialogs.js";
 import { Poll } from "../live.js";
-import { empty, failed, loading, stepLink, table, versionLink } from "../widgets.js";
+import { empty, loading, showFailure, stepLink, table, versionLink } from "../widgets.js";
 
 const PAGE = 50;
 
@@ -89,7 +89,7 @@ export function view(ctx) {
   const poll = new Poll((signal) => api.versions({ limit: PAGE }, signal), {
     everyMs: 3000,
     onValue: show,
-    onTrouble: (error) => rows.element.hidden && replace(note, failed(error, () => poll.now())),
+    onTrouble: (error) => rows.element.hidden && showFailure(note, error, () => poll.now()),
   });
   ctx.onChange = () => poll.now();
   return { title: "Versions", element, start: () => poll.start(), stop: () => poll.stop() };
