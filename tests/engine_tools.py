@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -80,6 +81,43 @@ def collect(prompt: np.ndarray, chunks: list[TokenChunk]) -> Answer:
         finish=chunks[-1].finish_reason,
         chunks=chunks,
     )
+
+
+class Drain:
+    """An answer that is read while a test does other things, and tells how far it has come.
+
+    A test that acts in the middle of an answer waits for `more` tokens, not for a while: after a while a quick machine
+    has ended the answer, and a slow one has not begun it.
+    """
+
+    def __init__(self, engine: TransformersEngine, asked: GenerateRequest) -> None:
+        self._asked = asked
+        self._chunks: list[TokenChunk] = []
+        self._grew = asyncio.Event()
+        self._task = asyncio.create_task(self._read(engine))
+
+    async def more(self, tokens: int) -> None:
+        """Come back when there are so many tokens more than now; AssertionError if the answer ends before."""
+        wanted = self._tokens() + tokens
+        while self._tokens() < wanted:
+            assert not self._task.done(), f"the answer ended with {self._tokens()} tokens, before it had {wanted}"
+            self._grew.clear()
+            await self._grew.wait()
+
+    async def answer(self) -> Answer:
+        await self._task
+        return collect(self._asked.prompt_ids, self._chunks)
+
+    def _tokens(self) -> int:
+        return sum(len(chunk.ids) for chunk in self._chunks)
+
+    async def _read(self, engine: TransformersEngine) -> None:
+        try:
+            async for chunk in engine.generate(self._asked):
+                self._chunks.append(chunk)
+                self._grew.set()
+        finally:
+            asyncio.get_running_loop().call_soon(self._grew.set)
 
 
 def cold_logps(folder: Path, answer: Answer, temperature: float = 1.0) -> np.ndarray:

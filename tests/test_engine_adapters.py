@@ -19,8 +19,7 @@ from clawrl.messages import AdapterShape, PolicyVersion, WeightKind
 from clawrl.weights.manifest import as_bytes, pack_bucket
 from clawrl.weights.sources import OnDisk
 from tests.adapter_kit import SHAPE, Base, Tensors, library_in, random_adapters
-from tests.engine_tools import TINY, cold_model_logps, generate, never_ending, publish, request, running_engine
-from tests.engine_tools import collect as collected
+from tests.engine_tools import TINY, Drain, cold_model_logps, generate, never_ending, publish, request, running_engine
 
 PROMPT = list(range(10, 40))
 
@@ -57,22 +56,11 @@ def test_adapters_are_served_as_the_merged_model_says_also_in_the_middle_of_an_a
             assert engine.capabilities.weight_kinds == set(WeightKind)
             never_ending(engine)
             asked = request(PROMPT, max_tokens=300, temperature=0.7)
-
-            chunks: list[object] = []
-
-            async def drain() -> None:
-                async for chunk in engine.generate(asked):
-                    chunks.append(chunk)
-
-            answering = asyncio.create_task(drain())
+            drain = Drain(engine, asked)
             for version, adapters in ((1, first), (2, second)):
-                # Not after a while: a quick machine would have ended the answer by then.
-                before = len(chunks)
-                while len(chunks) < before + 3:
-                    await asyncio.sleep(0.001)
+                await drain.more(3)
                 await publish_adapters(engine, base, version, adapters)
-            await answering
-            answer = collected(asked.prompt_ids, chunks)  # type: ignore[arg-type]
+            answer = await drain.answer()
             assert sorted(set(answer.versions.tolist())) == [0, 1, 2]
             for version, model in enumerate((base.merged({}), base.merged(first), base.merged(second))):
                 span = answer.versions == version

@@ -11,7 +11,7 @@ import pytest
 
 from clawrl.engine.errors import EngineError, UnsupportedRequest
 from clawrl.messages import FinishReason
-from tests.engine_tools import TINY, cold_logps, collect, generate, never_ending, request, running_engine
+from tests.engine_tools import TINY, Drain, cold_logps, collect, generate, never_ending, request, running_engine
 
 PROMPT = list(range(10, 40))
 
@@ -154,7 +154,7 @@ def test_a_closed_stream_frees_its_slot_and_the_next_request_runs(tiny_folder: P
             await asyncio.sleep(0.05)
             assert (engine.slots.running, engine.slots.waiting) == (1, 1)
             await stream.aclose()
-            assert len((await asyncio.wait_for(waiting, 1.0)).ids) <= 5
+            assert len((await asyncio.wait_for(waiting, 30.0)).ids) <= 5
             assert (engine.slots.running, engine.slots.waiting) == (0, 0)
 
     asyncio.run(run())
@@ -175,11 +175,11 @@ def test_a_dead_loop_fails_the_requests_and_the_health_check(tiny_folder: Path) 
     async def run() -> None:
         async with running_engine(tiny_folder) as engine:
             never_ending(engine)
-            stream = asyncio.create_task(generate(engine, PROMPT, max_tokens=400))
-            await asyncio.sleep(0.1)
+            stream = Drain(engine, request(PROMPT, max_tokens=400))
+            await stream.more(10)
             original, engine.model.forward = engine.model.forward, _explode
             with pytest.raises(EngineError, match="generation failed"):
-                await asyncio.wait_for(stream, 5.0)
+                await asyncio.wait_for(stream.answer(), 30.0)
             await asyncio.sleep(0.2)
             with pytest.raises(EngineError, match="died"):
                 engine.health()

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from clawrl.engine.errors import WeightsRefused
-from clawrl.engine.transformers import TransformersEngine
 from clawrl.weights.manifest import build_manifest, pack_bucket
 from tests.engine_tools import (
     NOWHERE,
+    Drain,
     cold_logps,
-    collect,
     generate,
     never_ending,
     publish,
@@ -35,12 +34,14 @@ def test_each_span_of_a_straddling_answer_has_the_logps_of_a_cold_engine(
         async with running_engine(tiny_folder) as engine:
             never_ending(engine)
             streams = [request(PROMPT, max_tokens=400, temperature=t) for t in (1.0, 0.7)]
-            tasks = [asyncio.create_task(_drain(engine, stream)) for stream in streams]
+            weights = {version: weights_of(folder) for version, folder in folders.items()}
+            drains = [Drain(engine, stream) for stream in streams]
             for version in (1, 2, 3):
-                await asyncio.sleep(0.15)
-                await publish(engine, version, weights_of(folders[version]))
-            for task, stream in zip(tasks, streams, strict=True):
-                answer = await task
+                for drain in drains:
+                    await drain.more(20)
+                await publish(engine, version, weights[version])
+            for drain, stream in zip(drains, streams, strict=True):
+                answer = await drain.answer()
                 assert len(answer.ids) == 400
                 assert sorted(set(answer.versions.tolist())) == [0, 1, 2, 3]
                 assert (np.diff(answer.versions) >= 0).all()
@@ -52,10 +53,6 @@ def test_each_span_of_a_straddling_answer_has_the_logps_of_a_cold_engine(
                 assert np.abs(answer.logps - stale)[answer.versions == 1].max() > 0.1
 
     asyncio.run(run())
-
-
-async def _drain(engine: TransformersEngine, asked: object):  # type: ignore[no-untyped-def]
-    return collect(asked.prompt_ids, [chunk async for chunk in engine.generate(asked)])  # type: ignore[attr-defined]
 
 
 def test_the_next_answer_after_a_commit_is_the_new_versions(tiny_folder: Path, other_tiny_folder: Path) -> None:

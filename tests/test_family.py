@@ -11,7 +11,8 @@ from tests.family import command_line
 
 
 def test_a_process_that_ended_after_it_was_found_has_an_empty_command_line() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-c", "print(); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None and child.stdout.readline(), "until it speaks it may not have become that program"
     found = psutil.Process(child.pid)
     assert command_line(found)
     child.kill()
@@ -20,5 +21,5 @@ def test_a_process_that_ended_after_it_was_found_has_an_empty_command_line() -> 
             pass
         assert command_line(found) == [], "it is a zombie until its parent has asked after it"
     finally:
-        child.wait()
+        child.communicate()
     assert command_line(found) == []

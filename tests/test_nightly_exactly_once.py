@@ -47,7 +47,7 @@ def test_two_ranks_that_were_killed_end_with_the_weights_of_two_that_were_not(pl
     for one in (straight, killed):
         copy_state(plan.state, one.state)
     assert end(start(straight)) == [0, 0]
-    ranks = start(replace(killed, kill_at=("checkpointed", 2), lends_after=(3, 2)))
+    ranks = start(replace(killed, kill_at=("checkpointed", 2), lends_after={3: 2}))
     ranks[0].join(120)
     assert ranks[0].exitcode == -signal.SIGKILL
     ranks[1].kill()

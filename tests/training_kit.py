@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -46,8 +46,8 @@ class Plan:
     checkpoint_every: int
     stop_after: int
     kill_at: tuple[str, int] | None = None
-    lends_after: tuple[int, int] | None = None
-    """No lease for the first of these steps before the checkpoint of the second is complete."""
+    lends_after: Mapping[int, int] | None = None
+    """No lease for one of these steps before the checkpoint of the step that stands with it is complete."""
     ranks: int = 1
     collective_timeout_s: float = 600.0
 
@@ -92,8 +92,8 @@ class Desk:
         return answer
 
     def _lends_later(self, step: int) -> bool:
-        waits = self._plan.lends_after
-        return waits is not None and step == waits[0] and ("checkpointed", waits[1]) not in self.answered
+        waits_for = (self._plan.lends_after or {}).get(step)
+        return waits_for is not None and ("checkpointed", waits_for) not in self.answered
 
     def _about(self, method: str, arguments: tuple[Any, ...]) -> int:
         """The step that a call names, or its lease does; 0 for the others."""
