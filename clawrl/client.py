@@ -79,8 +79,8 @@ class ApiClient:
     def turn(self, turn_id: str) -> dict[str, Any]:
         return self._object("GET", f"/clawrl/turns/{quote(turn_id, safe='')}")
 
-    def export_page(self, limit: int, before: int | None, **filters: Any) -> dict[str, Any]:
-        asked = {"limit": limit, "before": before, **filters}
+    def export_page(self, limit: int, before: int | None, sealed: bool, **filters: Any) -> dict[str, Any]:
+        asked = {"limit": limit, "before": before, "sealed": "true" if sealed else None, **filters}
         return self._object("GET", "/clawrl/export", params=_given(asked))
 
     def sessions(self, limit: int, before: int | None = None) -> list[dict[str, Any]]:

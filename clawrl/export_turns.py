@@ -1,5 +1,7 @@
 """Turns as a data set in one file: JSON lines, or Parquet, as the file's name ends. Both load with `datasets`.
 
+A sealed one has its texts and tokens under the keys of their users (`clawrl.privacy.sealed_rows`), in JSON lines only.
+
 From a running server by its API, page by page, newest first; or from the ledger of a deployment that has stopped. The
 file appears whole or not at all, and never in the place of another. Parquet has the columns' types in it; from JSON
 lines `datasets` reads them off the first megabytes.
@@ -20,10 +22,10 @@ import yaml
 from clawrl.client import ApiClient
 from clawrl.config import Deployment, read_deployment
 from clawrl.inspection.asked import turn_filter
-from clawrl.inspection.exported import export_row
+from clawrl.inspection.export_page import read_page
 from clawrl.ledger import LedgerFileError
 from clawrl.ledger.folder import holder
-from clawrl.privacy.opening import open_ledger
+from clawrl.privacy.opening import open_keys, open_ledger
 
 Row = dict[str, Any]
 SUFFIXES = (".jsonl", ".parquet")
@@ -35,17 +37,17 @@ class ExportTurnsError(RuntimeError):
     """There is nothing to export, or no place for it; the text names the remedy."""
 
 
-def rows_of_server(client: ApiClient, filters: dict[str, Any]) -> Iterator[Row]:
+def rows_of_server(client: ApiClient, filters: dict[str, Any], *, sealed: bool = False) -> Iterator[Row]:
     before: int | None = None
     while True:
-        page = client.export_page(_PAGE, before, **filters)
+        page = client.export_page(_PAGE, before, sealed, **filters)
         yield from page["rows"]
         before = page["before"]
         if before is None:
             return
 
 
-def rows_of_stopped(file: Path, filters: dict[str, Any]) -> Iterator[Row]:
+def rows_of_stopped(file: Path, filters: dict[str, Any], *, sealed: bool = False) -> Iterator[Row]:
     """Of the deployment that a file describes. Raises `ExportTurnsError`, also if it runs after all."""
     try:
         deployment = read_deployment(file)
@@ -54,12 +56,12 @@ def rows_of_stopped(file: Path, filters: dict[str, Any]) -> Iterator[Row]:
     ledger_file = _ledger_file(deployment)
     wanted = turn_filter({name: str(value) for name, value in filters.items()})
     try:
-        with open_ledger(deployment.state_path, deployment.ledger, deployment.privacy) as ledger:
+        keys = open_keys(deployment.state_path, deployment.privacy)
+        with open_ledger(deployment.state_path, deployment.ledger, deployment.privacy, keys=keys) as ledger:
             before: int | None = None
             while True:
-                page = ledger.find_turns(wanted, before, _PAGE)
-                for row in page.rows:
-                    yield export_row(row, ledger.texts_if_any(row.turn_id))
+                page = read_page(ledger, wanted, before, _PAGE, keys if sealed else None)
+                yield from page.rows()
                 before = page.before
                 if before is None:
                     return
@@ -85,8 +87,10 @@ def write(rows: Iterable[Row], target: Path) -> int:
     return count
 
 
-def check_target(target: Path) -> None:
+def check_target(target: Path, *, sealed: bool = False) -> None:
     """Before anything is asked for. Raises `ExportTurnsError`."""
+    if sealed and target.suffix != ".jsonl":
+        raise ExportTurnsError(f"{target} must end in .jsonl: a sealed export is JSON lines")
     if target.suffix not in SUFFIXES:
         raise ExportTurnsError(f"{target} must end in {' or '.join(SUFFIXES)}: that says what is written")
     if target.exists():

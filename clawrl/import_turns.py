@@ -85,6 +85,8 @@ def read_conversations(file: Path) -> list[Conversation]:
     rows = list(_rows(file))
     if not rows:
         raise ImportTurnsError(f"{file} holds no conversation")
+    if any("sealed" in row for _, row in rows):
+        raise ImportTurnsError(f"{file} is a sealed export; make a plain one of it with `clawrl open-turns`")
     if all("turn_id" in row and "answer" in row for _, row in rows):
         found = list(_of_export(row for _, row in rows))
     else:
@@ -249,7 +251,8 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise ImportTurnsError(f"{file} cannot be read as Parquet: {error}") from error
         return
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # `splitlines` would also split at U+2028 and others, which JSON has inside its texts.
+        lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ImportTurnsError(f"{file} cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):

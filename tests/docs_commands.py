@@ -99,12 +99,17 @@ ACCOUNTS = (
         tests=("test_cli_operating.py::test_rollback_waits_until_every_replica_serves_and_publish_says_what_there_is",),
     ),
     Account(
-        pattern=f"{_CLAWRL} export-turns .*",
+        pattern=f"{_CLAWRL} export-turns (?!.*--sealed).*",
         here=Here.PARSED,
         tests=(
             "test_turn_files.py::test_an_export_of_a_server_is_loaded_by_datasets_from_both_forms",
             "test_turn_files.py::test_the_ledger_of_a_stopped_deployment_is_exported_and_that_of_a_running_one_is_not",
         ),
+    ),
+    Account(
+        pattern=f"{_CLAWRL} (export-turns .* --sealed|open-turns .*)",
+        here=Here.PARSED,
+        tests=("test_sealed_export.py::test_a_sealed_export_of_a_server_opens_to_what_a_plain_one_says",),
     ),
     Account(
         pattern=f"{_CLAWRL} import-turns .*",

@@ -23,7 +23,7 @@ import clawrl
 ROOT = Path(__file__).resolve().parent.parent
 EDGES = {
     "backup", "calibrate", "check", "cli", "client", "config_reference", "export", "export_turns", "forget",
-    "import_turns", "status_view",
+    "import_turns", "open_turns", "status_view",
 }  # fmt: skip
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",

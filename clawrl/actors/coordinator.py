@@ -80,6 +80,7 @@ class Coordinator(CheckpointCalls, VersionCalls, PrivacyCalls, MetricsCalls):
         self._operator = OperatorDesk(
             deployment,
             self._db,
+            self._keys,
             self._desk,
             self._leases,
             self._publishing,

@@ -24,7 +24,7 @@ from clawrl.actors.lease_desk import LeaseDesk
 from clawrl.actors.trainer_board import TrainerBoard
 from clawrl.config import Deployment
 from clawrl.inspection.documents import session_document, step_document, turn_document, version_document
-from clawrl.inspection.exported import export_row
+from clawrl.inspection.export_page import read_page
 from clawrl.inspection.life import life_document
 from clawrl.inspection.situation import Situation
 from clawrl.ledger.life import TurnLife
@@ -35,6 +35,7 @@ from clawrl.ledger.versions import VersionRefused
 from clawrl.ledger.views import StepState
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import DropReason, TurnId, TurnState
+from clawrl.privacy.keys import KeyStore
 from clawrl.serving import errors
 from clawrl.weights.kept import is_kept
 from clawrl.weights.transaction import Publishing
@@ -53,6 +54,7 @@ class OperatorDesk:
         self,
         deployment: Deployment,
         db: LedgerThread,
+        keys: KeyStore,
         judging: JudgingDesk,
         leases: LeaseDesk,
         publishing: Publishing,
@@ -61,6 +63,7 @@ class OperatorDesk:
     ) -> None:
         self._deployment = deployment
         self._db = db
+        self._keys = keys
         self._judging = judging
         self._leases = leases
         self._publishing = publishing
@@ -81,16 +84,13 @@ class OperatorDesk:
                 break
         return found
 
-    async def export(self, wanted: TurnFilter, before: int | None, limit: int) -> Document:
+    async def export(self, wanted: TurnFilter, before: int | None, limit: int, sealed: bool = False) -> Document:
         """Turns with texts and tokens, as rows of a data set; ``before`` is null when that was all."""
         limit = min(limit, _EXPORT_PIECE)
-
-        def look(ledger: Ledger) -> Any:
-            page = ledger.find_turns(wanted, before, limit)
-            return page.before, [(row, ledger.texts_if_any(row.turn_id)) for row in page.rows]
-
-        again, rows = await self._db.run(look)
-        return {"rows": await asyncio.to_thread(lambda: [export_row(*row) for row in rows]), "before": again}
+        page = await self._db.run(
+            lambda ledger: read_page(ledger, wanted, before, limit, self._keys if sealed else None)
+        )
+        return {"rows": await asyncio.to_thread(page.rows), "before": page.before}
 
     async def turn(self, turn_id: TurnId) -> Document | Refused:
         life = await self._db.run(lambda ledger: ledger.life(turn_id))

@@ -17,7 +17,7 @@ from ray.serve.handle import DeploymentHandle
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
 from clawrl.actors.generation import Refused
-from clawrl.inspection.asked import MOST_NUMBER, page_size, turn_filter, whole_number
+from clawrl.inspection.asked import MOST_NUMBER, page_size, switch, turn_filter, whole_number
 from clawrl.inspection.life import with_pieces
 from clawrl.serving import errors
 from clawrl.serving.auth import KeyRing
@@ -65,10 +65,9 @@ class OperatorRoutes:
     async def export(self, request: Request) -> Response:
         self._keys.operator(request.headers)
         query = request.query_params
-        wanted, before = turn_filter(query), whole_number(query, "before")
-        return _sent(
-            await self._look("export", wanted, before, page_size(query, usual=MOST_EXPORTED, most=MOST_EXPORTED))
-        )
+        wanted, before, sealed = turn_filter(query), whole_number(query, "before"), switch(query, "sealed")
+        limit = page_size(query, usual=MOST_EXPORTED, most=MOST_EXPORTED)
+        return _sent(await self._look("export", wanted, before, limit, sealed))
 
     @router.get("/clawrl/sessions")
     async def sessions(self, request: Request) -> Response:

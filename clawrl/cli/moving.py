@@ -1,4 +1,4 @@
-"""Commands that move conversations: export-turns, import-turns."""
+"""Commands that move conversations: export-turns, open-turns, import-turns."""
 
 import time
 from pathlib import Path
@@ -25,6 +25,9 @@ def export_turns(
     deployment: Annotated[
         Path | None, typer.Option(help="Read the ledger of this deployment, which has stopped, instead of a server.")
     ] = None,
+    sealed: Annotated[
+        bool, typer.Option("--sealed", help="Under the users' keys: `clawrl open-turns` reads it until they are gone.")
+    ] = False,
     url: Url = DEFAULT_URL,
     api_key: Key = None,
     as_json: AsJson = False,
@@ -35,15 +38,39 @@ def export_turns(
     wanted = {"state": state, "reason": reason, "session": session, "version": version, "step": step}
     filters: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     try:
-        check_target(target)
+        check_target(target, sealed=sealed)
         if deployment is not None:
-            count = write(rows_of_stopped(deployment, filters), target)
+            count = write(rows_of_stopped(deployment, filters, sealed=sealed), target)
         else:
             with talking(url, api_key, 60.0) as client:
-                count = write(rows_of_server(client, filters), target)
+                count = write(rows_of_server(client, filters, sealed=sealed), target)
     except (ExportTurnsError, ApiError, OSError) as error:
         fail(str(error))
     show_json({"file": str(target), "turns": count}) if as_json else say(f"{count} turns are in {target}")
+
+
+@app.command("open-turns")
+def open_turns(
+    file: Annotated[Path, typer.Argument(help="A sealed export: JSON lines of `export-turns --sealed`.")],
+    target: Annotated[Path, typer.Argument(help="The plain file to write: its name ends in .jsonl or .parquet.")],
+    deployment: Annotated[Path, typer.Option(help="Whose keys; it may run meanwhile.")] = Path(
+        "deployments/laptop.yaml"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Make a plain export of a sealed one, with the keys that are still there. Run it where the keys are."""
+    from clawrl.export_turns import ExportTurnsError, check_target, write
+    from clawrl.open_turns import OpenedRows, OpenTurnsError
+
+    try:
+        check_target(target)
+        rows = OpenedRows(file, deployment)
+        count = write(rows, target)
+    except (ExportTurnsError, OpenTurnsError, OSError) as error:
+        fail(str(error))
+    if as_json:
+        return show_json({"file": str(target), "turns": count, "closed": rows.closed})
+    say(f"{count} turns are in {target}" + (f", {rows.closed} of them without their texts" if rows.closed else ""))
 
 
 @app.command("import-turns")

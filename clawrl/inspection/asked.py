@@ -48,6 +48,14 @@ def page_size(query: Mapping[str, str], *, usual: int, most: int) -> int:
     return usual if asked is None else asked
 
 
+def switch(query: Mapping[str, str], name: str) -> bool:
+    """Off where it is not there. Raises `ApiError` (400)."""
+    written = query.get(name) or "false"
+    if written not in ("true", "false"):
+        raise invalid_request(f"{name} must be true or false, not {quoted(written)}", name)
+    return written == "true"
+
+
 def _one_of(kind: type[Value], query: Mapping[str, str], name: str) -> Value | None:
     written = query.get(name)
     if written is None or written == "":

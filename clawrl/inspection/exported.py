@@ -8,7 +8,7 @@ was not said is an empty text.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clawrl.inspection.documents import finite
@@ -56,6 +56,18 @@ def export_row(row: TurnRow, text: TurnText | None) -> dict[str, Any]:
         "judge": "" if judgement is None else judgement.judge,
         "reasoning": "" if judgement is None else judgement.detail,
         "hints": [] if judgement is None else list(judgement.hints),
+    }
+
+
+def without_texts(known: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of which only these columns are known, since its texts and tokens are gone."""
+    return {
+        **{name: [] for name in ("messages", "tools", "answer", "evidence", "hints")},
+        **{name: [] for name in ("prompt_ids", "response_ids", "response_logps", "spans")},
+        **dict.fromkeys(("response_text", "comment", "judge", "reasoning"), ""),
+        "temperature": None,
+        **known,
+        "text_gone": True,
     }
 
 

@@ -34,6 +34,10 @@ class KeyGone(RuntimeError):
     """What is to be read was sealed with a key that is not there: its user was forgotten, or the folder is another."""
 
 
+class Altered(KeyGone):
+    """What is to be read is not what was sealed, or not for this owner."""
+
+
 class KeyStoreError(RuntimeError):
     """The folder of the keys cannot be used; the text names the remedy."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
 from clawrl.privacy.config import PrivacyConfig
-from clawrl.privacy.keys import KeyStore
+from clawrl.privacy.keys import KeyStore, KeyStoreError
 from clawrl.privacy.redactor import Redactor
 from clawrl.privacy.vault import LedgerVault
 
@@ -17,6 +17,14 @@ from clawrl.privacy.vault import LedgerVault
 def open_keys(state: Path, privacy: PrivacyConfig, environ: Mapping[str, str] = os.environ) -> KeyStore:
     """Made if they are not there. Raises `KeyStoreError`, or `ValueError` for a master key that cannot be had."""
     return KeyStore(privacy.keys_path(state), privacy.master(environ))
+
+
+def look_at_keys(state: Path, privacy: PrivacyConfig, environ: Mapping[str, str] = os.environ) -> KeyStore:
+    """To read with, also while a coordinator has them. Raises as `open_keys` does, and where there are none."""
+    folder = privacy.keys_path(state)
+    if not (folder / "keyring.json").is_file():
+        raise KeyStoreError(f"{folder} holds no keys; name the deployment that they belong to")
+    return open_keys(state, privacy, environ)
 
 
 def open_ledger(

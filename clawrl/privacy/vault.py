@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from clawrl.ledger.codec import SEALED_MARK
-from clawrl.privacy.keys import EVERYBODY, KeyGone, Keys, KeyStore, StoredKeys
+from clawrl.privacy.keys import EVERYBODY, Altered, KeyGone, Keys, KeyStore, StoredKeys
 
 _ID, _NONCE = 8, 12
 _HEAD = len(SEALED_MARK) + _ID
@@ -50,7 +50,7 @@ class SealingVault:
         try:
             return self._cipher(key).decrypt(nonce, sealed[_HEAD + _NONCE :], owner.encode())
         except InvalidTag as error:
-            raise KeyGone("what was sealed has been changed, or belongs to another user") from error
+            raise Altered("what was sealed has been changed, or belongs to another user") from error
 
     def _cipher(self, key: bytes) -> AESGCM:
         if (known := self._ciphers.get(key)) is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from clawrl import __version__
 from clawrl.serving.auth import LOCAL_OWNER
 from clawrl.serving.openapi import chat, errors, looking, messages, operating, responses, streams
-from clawrl.serving.openapi.schemas import Json, integer, ref, text
+from clawrl.serving.openapi.schemas import Json, boolean, integer, ref, text
 from clawrl.serving.openapi.shared import TRAIN_PATTERN, TURN_TYPE_PATTERN
 from clawrl.serving.sessions import MAX_SESSION_CHARS
 
@@ -164,6 +164,7 @@ def _looking() -> Json:
     turn_id = _parameter("path", "turn_id", "The turn, by the `X-Clawrl-Turn-Id` of its answer.", text())
     session = _parameter("path", "session", "The session's name; it may have slashes in it.", text())
     pages = [_limit(1_000), _before()]
+    sealed = _parameter("query", "sealed", "Texts and tokens under their users' keys.", boolean())
     narrowed = [_parameter("query", name, what, kind) for name, (what, kind) in looking.FILTERS.items()]
     return {
         "/clawrl/turns": {
@@ -177,7 +178,7 @@ def _looking() -> Json:
                 "Turns with texts and tokens. A page may be short; `before` is null when that was all.",
                 "Exported",
                 refused,
-                parameters=[_limit(100), _before(), *narrowed],
+                parameters=[_limit(100), _before(), sealed, *narrowed],
             )
         },
         "/clawrl/turns/{turn_id}": {
