@@ -23,7 +23,7 @@ import clawrl
 ROOT = Path(__file__).resolve().parent.parent
 EDGES = {
     "backup", "calibrate", "check", "cli", "client", "config_reference", "export", "export_turns", "forget",
-    "import_turns", "status_view",
+    "import_turns", "on_disk", "status_view",
 }  # fmt: skip
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
