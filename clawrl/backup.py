@@ -35,8 +35,8 @@ from urllib.parse import quote
 
 import clawrl
 from clawrl.config import Deployment
+from clawrl.durable import sync_path
 from clawrl.ledger import Ledger, LedgerFileError
-from clawrl.ledger.database import sync_path
 from clawrl.ledger.folder import holder
 from clawrl.on_disk import deployment_of, ledger_file_of
 from clawrl.training.checkpoint import read_step

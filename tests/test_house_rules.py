@@ -105,6 +105,7 @@ def imports_point_downwards(modules: list[Module]) -> list[str]:
         "messages": {"*"},
         "strict": {"*"},
         "plugins": {"*"},
+        "durable": {"*"},
         **{room: {"actors", "graph", "cli"} for room in ROOMS},
         # The demo is a client of a running server; no other room knows that there are clients.
         **{room: {"actors", "graph", *EDGES, "evaluation"} for room in ROOMS - {"evaluation", "console"}},
