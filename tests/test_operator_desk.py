@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +160,6 @@ def test_sessions_come_by_their_newest_turn_and_of_two_people_each_has_their_own
         coordinator = Office(tmp_path).open()
         for name in ("a", "b"):
             await talk(coordinator, 2, session=name)
-        from dataclasses import replace
-
         other = turn("other", HELLO, "hi", session="a")
         await coordinator.record(replace(other, arrival=replace(other.arrival, owner="p")))
         await talk(coordinator, 1, session="c")
@@ -254,6 +253,26 @@ def test_steps_are_paged_with_what_the_curves_need(tmp_path: Path) -> None:
         assert rows[0]["reward_mean"] == rows[0]["accepted_share"] == 1.0 and rows[0]["stats"]["kl"] == 0.5
         assert rows[0]["stats"]["loss"] is None
         assert [row["step"] for row in await look(coordinator, "steps", rows[0]["seq"], 10)] == [1]
+        await coordinator.close()
+
+    run(test)
+
+
+def test_a_version_has_what_its_step_measured_and_what_its_publish_did_wherever_it_is_shown(tmp_path: Path) -> None:
+    async def test() -> None:
+        coordinator = Office(tmp_path).open()
+        await with_versions(coordinator, tmp_path, 0)
+        await talk(coordinator, 3)
+        lease = await coordinator.lease("run", 1, 5.0)
+        assert isinstance(lease, Lease) and await coordinator.confirm(lease.lease_id, "run")
+        assert await coordinator.applied(lease.lease_id, "run", {"kl": 0.25})
+        await coordinator._decide(replace(kept_version(1, tmp_path), stats={"committed": 2, "hold_ms": 3.0}))
+        rows = await look(coordinator, "versions", None, 10)
+        shown = (await coordinator.status())["versions"]
+        assert [row["stats"] for row in shown] == [row["stats"] for row in rows]
+        expected = {"kl": 0.25, "reward_mean": 1.0, "committed": 2, "hold_ms": 3.0}
+        assert {name: rows[0]["stats"].get(name) for name in expected} == expected
+        assert "kl" not in rows[1]["stats"], "no step made it"
         await coordinator.close()
 
     run(test)
