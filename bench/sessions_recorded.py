@@ -76,7 +76,8 @@ def _requests(folder: Path) -> Iterator[tuple[str, Any]]:
         if file.suffix == ".json":
             yield name, _decoded(file.read_text(encoding="utf-8"))
         elif file.suffix == ".jsonl":
-            lines = file.read_text(encoding="utf-8").splitlines()
+            # Not `splitlines`, which also splits at U+2028 and others that JSON has inside its texts.
+            lines = file.read_text(encoding="utf-8").split("\n")
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield f"{name}:{number}", _decoded(line)

@@ -15,6 +15,7 @@ import httpx
 # What a clawrl server does not find; any other 404 is another server's.
 _OURS = ("turn_not_found", "session_not_found", "version_not_kept")
 DEFAULT_URL = "http://127.0.0.1:8000"
+_NO_TEXT = "an argument holds bytes that are no UTF-8; give it as text"
 
 
 class ApiProblem(Exception):
@@ -30,13 +31,14 @@ class Readiness:
 
 
 class ApiClient:
-    """Synchronous calls to one server. Close it, or use it as a context manager."""
+    """Synchronous calls to one server. Close it, or use it as a context manager.
+
+    Raises `ApiProblem` for an address or a key that cannot be one.
+    """
 
     def __init__(self, url: str = DEFAULT_URL, api_key: str | None = None, timeout_s: float = 10.0) -> None:
         self.url = url.rstrip("/")
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # A proxy named in the environment must not come between us and this machine.
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=not is_local(url))
+        self._http = http_client(url, api_key, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +79,7 @@ class ApiClient:
         return self._list("/clawrl/turns", {"limit": limit, **filters})
 
     def turn(self, turn_id: str) -> dict[str, Any]:
-        return self._object("GET", f"/clawrl/turns/{quote(turn_id, safe='')}")
+        return self._object("GET", f"/clawrl/turns/{_quoted(turn_id, safe='')}")
 
     def export_page(self, limit: int, before: int | None, sealed: bool, **filters: Any) -> dict[str, Any]:
         asked = {"limit": limit, "before": before, "sealed": "true" if sealed else None, **filters}
@@ -87,10 +89,10 @@ class ApiClient:
         return self._list("/clawrl/sessions", {"limit": limit, "before": before})
 
     def session(self, session: str, limit: int) -> dict[str, Any]:
-        return self._object("GET", f"/clawrl/sessions/{quote(session)}", params={"limit": limit})
+        return self._object("GET", f"/clawrl/sessions/{_quoted(session)}", params={"limit": limit})
 
     def end_session(self, session: str) -> dict[str, Any]:
-        return self._object("POST", f"/clawrl/sessions/{quote(session)}/done")
+        return self._object("POST", f"/clawrl/sessions/{_quoted(session)}/done")
 
     def versions(self, limit: int, before: int | None = None) -> list[dict[str, Any]]:
         return self._list("/clawrl/versions", {"limit": limit, "before": before})
@@ -134,16 +136,45 @@ class ApiClient:
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:
             response = self._http.request(method, path, **kwargs)
+        except UnicodeEncodeError as error:
+            raise ApiProblem(_NO_TEXT) from error
         except httpx.TimeoutException as error:
             raise ApiProblem(f"{self.url} did not answer {path} in time; is it overloaded?") from error
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except httpx.TransportError as error:
             raise ApiProblem(unreachable(self.url)) from error
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise ApiProblem(f"{self.url}{path} cannot be asked: {error}") from error
         if response.is_success:
             try:
                 return response.json()
             except ValueError as error:
                 raise ApiProblem(f"{self.url}{path} did not answer with JSON; is this a clawrl server?") from error
         raise ApiProblem(_refusal(self.url + path, response))
+
+
+def http_client(url: str, api_key: str | None, timeout_s: float) -> httpx.Client:
+    """Raises `ApiProblem` for an address or a key that cannot be one."""
+    try:
+        address = httpx.URL(url.rstrip("/"))
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise ApiProblem(f"{url!r} is not the address of a server: {error}") from error
+    if address.scheme not in ("http", "https") or not address.host:
+        raise ApiProblem(f"{url!r} is not the address of a server: it has to begin with http:// or https://")
+    # What a header can hold; a line's end would also begin another header.
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise ApiProblem(
+            "the key is not of printable ASCII, so that no header takes it; look at --api-key or CLAWRL_API_KEY"
+        )
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    # A proxy named in the environment must not come between us and this machine.
+    return httpx.Client(base_url=address, headers=headers, timeout=timeout_s, trust_env=not is_local(url))
+
+
+def _quoted(name: str, safe: str = "/") -> str:
+    try:
+        return quote(name, safe=safe)
+    except UnicodeEncodeError as error:
+        raise ApiProblem(_NO_TEXT) from error
 
 
 def _given(asked: Mapping[str, Any]) -> dict[str, Any]:

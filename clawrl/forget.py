@@ -9,15 +9,14 @@ from typing import Any
 
 from clawrl.client import ApiClient
 from clawrl.ledger import LedgerFileError
-from clawrl.ledger.folder import FolderInUse, hold
-from clawrl.on_disk import deployment_of, keys_of, ledger_file_of
+from clawrl.ledger.peek import peek
+from clawrl.on_disk import deployment_of, held, keys_of, ledger_file_of
 from clawrl.privacy.forgetting import forget, resume, run_steps
 from clawrl.privacy.keys import KeyStoreError
 from clawrl.privacy.opening import open_ledger
 from clawrl.serving.forgetting import wanted
 
 _TIMEOUT_S = 600.0
-_PATIENCE_S = 1.0
 
 
 class ForgetError(RuntimeError):
@@ -30,25 +29,21 @@ def forget_by_server(url: str, api_key: str | None, named: Mapping[str, str]) ->
         return client.forget(named)
 
 
-def forget_by_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
+def forget_by_file(deployment_file: Path, named: Mapping[str, str]) -> dict[str, Any]:
     """In the ledger of a deployment that does not run. Raises `ForgetError`."""
-    deployment = deployment_of(file, ForgetError)
+    deployment = deployment_of(deployment_file, ForgetError)
     state = deployment.state_path
-    ledger_file_of(deployment, ForgetError)
-    try:
-        held = hold(state, f"{deployment.name} (forget)", patience_s=_PATIENCE_S)
-    except FolderInUse as error:
-        raise ForgetError(f"{error}; or ask the running one: leave --deployment out and name its --url") from error
+    file = ledger_file_of(deployment, ForgetError)
     what = wanted(user=named.get("user"), session=named.get("session"), turn_id=named.get("turn_id"))
-    try:
-        keys = keys_of(deployment, ForgetError)
-        with open_ledger(state, deployment.ledger, deployment.privacy, keys=keys) as ledger:
-            run_steps(ledger, resume())
-            return run_steps(ledger, forget(what))
-    except (LedgerFileError, KeyStoreError, ValueError, sqlite3.Error) as error:
-        raise ForgetError(f"the ledger in {state} cannot be used: {error}") from error
-    finally:
-        held.release()
+    with held(deployment, "forget", ForgetError):
+        try:
+            # New keys only for a ledger that was never written with any: it is brought up to date.
+            keys = keys_of(deployment, ForgetError, made=peek(file).keyring is None)
+            with open_ledger(state, deployment.ledger, deployment.privacy, keys=keys) as ledger:
+                run_steps(ledger, resume())
+                return run_steps(ledger, forget(what))
+        except (LedgerFileError, KeyStoreError, ValueError, sqlite3.Error) as error:
+            raise ForgetError(f"the ledger in {state} cannot be used: {error}") from error
 
 
 def told(report: Mapping[str, Any]) -> Iterator[str]:

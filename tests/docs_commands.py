@@ -114,7 +114,7 @@ ACCOUNTS = (
     Account(
         pattern=f"{_CLAWRL} import-turns .*",
         here=Here.PARSED,
-        tests=("test_turn_files.py::test_an_export_is_replayed_session_by_session",),
+        tests=("test_turn_replay.py::test_an_export_is_replayed_session_by_session",),
     ),
     Account(
         pattern=f"{_CLAWRL} forget .*",

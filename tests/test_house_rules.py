@@ -22,8 +22,8 @@ import clawrl
 
 ROOT = Path(__file__).resolve().parent.parent
 EDGES = {
-    "backup", "calibrate", "check", "cli", "client", "config_reference", "export", "export_turns", "forget",
-    "import_turns", "on_disk", "open_turns", "status_view",
+    "backup", "calibrate", "check", "cli", "client", "config_reference", "export", "forget",
+    "on_disk", "status_view", "turn_files",
 }  # fmt: skip
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",

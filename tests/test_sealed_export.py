@@ -15,11 +15,11 @@ from typer.testing import CliRunner, Result
 
 from clawrl import cli
 from clawrl.config import Deployment, read_deployment
-from clawrl.export_turns import COLUMNS
-from clawrl.import_turns import ImportTurnsError, read_conversations
 from clawrl.ledger.store import Ledger
 from clawrl.privacy.opening import open_ledger
 from clawrl.serving.auth import owner_of_user
+from clawrl.turn_files.conversations import read_conversations
+from clawrl.turn_files.rows import COLUMNS, TurnFileError
 from tests.ledger_kit import user
 from tests.live import free_port, tiny_deployment
 from tests.operator_house import House, house
@@ -146,7 +146,7 @@ def altered(row: dict[str, Any]) -> dict[str, Any]:
         (lambda row: row | {"sealed": "?"}, "something else where its sealed part should be"),
         (lambda row: row | {"keyring": "f" * 32}, "was sealed with the keys ffffffff"),
         (lambda row: {"turn_id": "t1"}, "is not a row of a sealed export"),
-        (lambda row: [1], "this is not a row of an export"),
+        (lambda row: [1], "line 1: a row is a JSON object"),
     ],
     ids=["another turn's", "unsealed", "altered", "no base64", "other keys", "plain", "a list"],
 )
@@ -165,7 +165,7 @@ def test_what_cannot_be_done_is_said_before_anything_is(file: Path, tmp_path: Pa
     parquet = tmp_path / "sealed.parquet"
     assert "must end in .jsonl" in refused("export-turns", parquet, "--sealed", "--deployment", file)
     done("export-turns", tmp_path / "sealed.jsonl", "--sealed", "--deployment", file)
-    with pytest.raises(ImportTurnsError, match="clawrl open-turns"):
+    with pytest.raises(TurnFileError, match="clawrl open-turns"):
         read_conversations(tmp_path / "sealed.jsonl")
     deployment = read_deployment(file)
     keys = deployment.privacy.keys_path(deployment.state_path)

@@ -2,13 +2,13 @@
 
 A thin edge: every command calls one thing and turns its failure into one line and exit code 1. Heavy
 imports (Ray for `check`, matplotlib for `demo`) happen inside the command that needs them. A file holds a group of
-commands; they all stand at the top, but for those under `turns` and `sessions`.
+commands; they all stand at the top, but for those under `turns` and `sessions`, which list when nothing else is said.
 """
 
 import typer
 
 from clawrl.cli import checking, demonstrating, keeping, looking, moving, steering, talking, watching
-from clawrl.cli.shared import console, errors, fail
+from clawrl.cli.shared import console, errors, escape_what_cannot_be_written, fail
 
 __all__ = ["app", "console", "errors", "fail", "main"]
 
@@ -20,4 +20,5 @@ app.add_typer(looking.sessions, name="sessions", help="Conversations.")
 
 
 def main() -> None:
+    escape_what_cannot_be_written()
     app()

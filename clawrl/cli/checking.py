@@ -1,14 +1,13 @@
 """Commands that start no server: check a file, a judge or a plug-in, write a version out."""
 
 import enum
-import json
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clawrl.cli.shared import console, errors, fail
+from clawrl.cli.shared import AsJson, console, errors, fail, show_json
 
 app = typer.Typer()
 
@@ -50,7 +49,7 @@ def check(
 def calibrate(
     cases: Annotated[Path, typer.Argument(help="One JSON object a line: request, response, evidence, label.")],
     deployment: Annotated[Path, typer.Option(help="Whose judge.")] = Path("deployments/laptop.yaml"),
-    as_json: Annotated[bool, typer.Option("--json", help="The figures, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """How far a deployment's judge can be trusted, on cases whose answer is known. Starts no server."""
     from clawrl.calibrate import calibrate_deployment
@@ -62,8 +61,7 @@ def calibrate(
     except (CalibrationError, JudgeError) as error:
         fail(str(error))
     if as_json:
-        console.print_json(json.dumps(report.as_dict()))
-        return
+        return show_json(report.as_dict())
     for table in tables(report):
         console.print(table)
 

@@ -34,7 +34,7 @@ def forget(
     session: Annotated[str | None, typer.Option(help="With --user that user's only.")] = None,
     turn: Annotated[str | None, typer.Option(help="And the later ones of its session, which repeat it.")] = None,
     deployment: Annotated[Path | None, typer.Option(help="A stopped deployment's file; no server is asked.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether it is meant.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether it is meant; --json needs it.")] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     api_key: Key = None,
@@ -45,7 +45,9 @@ def forget(
     named = {name: value for name, value in (("user", user), ("session", session), ("turn_id", turn)) if value}
     if not named or (turn and len(named) > 1):
         fail("name what is to be forgotten: --user, --session (of a --user), or --turn")
-    if not (yes or as_json) and not typer.confirm(f"delete {', '.join(named)} {' '.join(named.values())} for good?"):
+    if as_json and not yes:
+        fail("with --json nobody is asked whether it is meant, and what is deleted does not come back: add --yes")
+    if not yes and not typer.confirm(f"delete {', '.join(named)} {' '.join(named.values())} for good?"):
         raise typer.Exit(1)
     try:
         report = forget_by_server(url, api_key, named) if deployment is None else forget_by_file(deployment, named)

@@ -3,14 +3,26 @@
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from clawrl.cli import view
 from clawrl.cli.shared import AsJson, Key, Url, console, say, show_json, talking
 from clawrl.client import DEFAULT_URL
 
 app = typer.Typer()
-turns = typer.Typer(no_args_is_help=True)
-sessions = typer.Typer(no_args_is_help=True)
+
+
+class ListsWhenBare(TyperGroup):
+    """A group whose ``list`` is meant where no command is named, with its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+turns = typer.Typer(cls=ListsWhenBare)
+sessions = typer.Typer(cls=ListsWhenBare)
 
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")]
 Before = Annotated[int | None, typer.Option(min=0, help="Only older than this `seq`: the next page.")]

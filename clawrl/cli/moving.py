@@ -33,7 +33,8 @@ def export_turns(
     as_json: AsJson = False,
 ) -> None:
     """Write turns, with texts, token ids, log-probs and what came of them, as a data set. Newest first."""
-    from clawrl.export_turns import ExportTurnsError, check_target, rows_of_server, rows_of_stopped, write
+    from clawrl.turn_files.export import rows_of_server, rows_of_stopped
+    from clawrl.turn_files.rows import TurnFileError, check_target, write
 
     wanted = {"state": state, "reason": reason, "session": session, "version": version, "step": step}
     filters: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
@@ -44,7 +45,7 @@ def export_turns(
         else:
             with talking(url, api_key, 60.0) as client:
                 count = write(rows_of_server(client, filters, sealed=sealed), target)
-    except (ExportTurnsError, ApiError, OSError) as error:
+    except (TurnFileError, ApiError, OSError) as error:
         fail(str(error))
     show_json({"file": str(target), "turns": count}) if as_json else say(f"{count} turns are in {target}")
 
@@ -59,14 +60,14 @@ def open_turns(
     as_json: AsJson = False,
 ) -> None:
     """Make a plain export of a sealed one, with the keys that are still there. Run it where the keys are."""
-    from clawrl.export_turns import ExportTurnsError, check_target, write
-    from clawrl.open_turns import OpenedRows, OpenTurnsError
+    from clawrl.turn_files.rows import TurnFileError, check_target, write
+    from clawrl.turn_files.sealed import OpenedRows
 
     try:
         check_target(target)
         rows = OpenedRows(file, deployment)
         count = write(rows, target)
-    except (ExportTurnsError, OpenTurnsError, OSError) as error:
+    except (TurnFileError, OSError) as error:
         fail(str(error))
     if as_json:
         return show_json({"file": str(target), "turns": count, "closed": rows.closed})
@@ -87,14 +88,16 @@ def import_turns(
     as_json: AsJson = False,
 ) -> None:
     """Replay conversations as traffic: what people said is sent, the policy answers anew. Goes on where it stopped."""
-    from clawrl.import_turns import ImportTurnsError, Options, Progress, Replay, read_conversations
+    from clawrl.turn_files.conversations import read_conversations
+    from clawrl.turn_files.replay import Options, Progress, Replay
+    from clawrl.turn_files.rows import TurnFileError
 
     if history not in ("own", "recorded"):
         fail(f"--history is own or recorded, not {history}")
     try:
         conversations = read_conversations(file)
         notes = Progress(progress or file.with_name(f"{file.name}.imported"))
-    except (ImportTurnsError, OSError) as error:
+    except (TurnFileError, OSError) as error:
         fail(str(error))
     options = Options(
         history="own" if history == "own" else "recorded",
@@ -120,6 +123,8 @@ def import_turns(
                 else:
                     notes.note(played)
                 bar.advance(task)
+        except TurnFileError as error:
+            fail(str(error))
         except KeyboardInterrupt:
             fail("stopped; the same command goes on from here")
         finally:

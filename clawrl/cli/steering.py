@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from clawrl.cli.shared import AsJson, Key, Url, fail, say, show_json, talking
-from clawrl.client import DEFAULT_URL, ApiClient
+from clawrl.client import DEFAULT_URL, ApiClient, ApiProblem
 
 app = typer.Typer()
 _PAUSE_S = 0.25
@@ -44,13 +44,19 @@ def rollback(
     """Serve the weights of a kept version again, under a new number, and go on training from them."""
     with talking(url, api_key) as client:
         answer = client.rollback(version)
-        serving = _everywhere(client, int(answer["version"]), wait)
+        serving, problem = False, ""
+        try:
+            serving = _everywhere(client, int(answer["version"]), wait)
+        except ApiProblem as found:
+            problem = str(found)
     if as_json:
         show_json({**answer, "everywhere": serving})
     else:
         say(f"version {answer['version']} has the weights of version {version} (step {answer['step']})")
         if serving:
             say("every replica serves it; the trainer goes on from it with its next batch")
+    if problem:
+        fail(f"the rollback is done, but whether every replica serves it cannot be seen: {problem}")
     if not serving and wait:
         fail(f"not every replica had it within {wait:g} s; `clawrl status` shows who lags")
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from clawrl.cli.shared import AsJson, Key, Url, console, errors, fail, show_json
-from clawrl.client import DEFAULT_URL, ApiClient, ApiProblem, is_local, unreachable
+from clawrl.cli.shared import AsJson, Key, Url, console, errors, fail, show_json, talking
+from clawrl.client import DEFAULT_URL, is_local, unreachable
 
 app = typer.Typer()
 
@@ -25,11 +25,8 @@ def feedback(
     named = {"turn_id": turn} if turn else {"session_id": session}
     if bool(turn) == bool(session):
         fail("name the answer: either --turn or --session")
-    with ApiClient(url, api_key) as client:
-        try:
-            taken = client.feedback({**named, "score": score, "comment": comment})
-        except ApiProblem as problem:
-            fail(str(problem))
+    with talking(url, api_key) as client:
+        taken = client.feedback({**named, "score": score, "comment": comment})
     if as_json:
         return show_json(taken)
     said = "it will be learned from" if taken["outcome"] == "taken" else "too late to learn from it"
@@ -45,11 +42,8 @@ def chat(
 ) -> None:
     """Talk to the policy. What you say next is what its last answer is judged by. /quit leaves."""
     session = session or f"chat-{uuid.uuid4().hex[:12]}"
-    with ApiClient(url, api_key) as client:
-        try:
-            model = model or client.model_name()
-        except ApiProblem as problem:
-            fail(str(problem))
+    with talking(url, api_key) as client:
+        model = model or client.model_name()
     console.print(f"{model} at {url}, session {session}; /quit to leave", style="dim", markup=False, highlight=False)
     _chat_loop(url, api_key, session, model)
 

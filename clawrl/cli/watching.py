@@ -1,14 +1,14 @@
 """`clawrl status` and `clawrl wait-ready`."""
 
-import json
 import time
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 
-from clawrl.cli.shared import Key, Url, console, fail
-from clawrl.client import DEFAULT_URL, ApiClient, ApiProblem
+from clawrl.cli.shared import AsJson, Key, Url, console, fail, show_json, talking
+from clawrl.client import DEFAULT_URL, ApiClient
 from clawrl.status_view import render_status
 
 app = typer.Typer()
@@ -18,29 +18,24 @@ app = typer.Typer()
 def status(
     url: Url = DEFAULT_URL,
     api_key: Key = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The server's own JSON, for programs.")] = False,
+    as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between refreshes.")] = 2.0,
 ) -> None:
     """What the server is doing: version, turns by state, replicas, judge, trainer."""
-    with ApiClient(url, api_key) as client:
-        try:
-            first = client.status()
-            if not watch:
-                console.print_json(json.dumps(first)) if as_json else console.print(render_status(first))
-            elif as_json:
-                _watch_lines(client, first, every)
-            else:
-                _watch_panel(client, first, every)
-        except ApiProblem as problem:
-            fail(str(problem))
-        except KeyboardInterrupt:
-            return
+    with talking(url, api_key) as client, suppress(KeyboardInterrupt):
+        first = client.status()
+        if not watch:
+            show_json(first) if as_json else console.print(render_status(first))
+        elif as_json:
+            _watch_lines(client, first, every)
+        else:
+            _watch_panel(client, first, every)
 
 
 def _watch_lines(client: ApiClient, reading: dict[str, Any], every: float) -> None:
     while True:
-        console.print(json.dumps(reading), markup=False, highlight=False, soft_wrap=True)
+        show_json(reading)
         time.sleep(every)
         reading = client.status()
 
@@ -61,7 +56,7 @@ def wait_ready(
 ) -> None:
     """Return when the server is ready to answer; say meanwhile what is missing."""
     said: tuple[str, ...] | None = None
-    with ApiClient(url, api_key) as client:
+    with talking(url, api_key) as client:
         for reading in client.wait_ready(timeout, poll):
             if reading.ready:
                 console.print(f"ready: {url}")

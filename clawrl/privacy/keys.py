@@ -154,25 +154,34 @@ class KeyStore:
     def _keyring(self, *, given: bool) -> str:
         path = self.folder / "keyring.json"
         if not path.exists():
-            if any(self._owners.iterdir()):
+            if any(self._owners.iterdir()) or (self.folder / "master.check").exists():
                 raise KeyStoreError(f"{path} is missing, but there are keys beside it; put it back")
             _write_new(path, json.dumps({"keyring": secrets.token_hex(16), "master": given}).encode())
-        found = json.loads(path.read_bytes())
-        if found["master"] != given:
-            wants = "another place, by privacy.master_key" if found["master"] else "the file master.key in it"
+        try:
+            found = json.loads(path.read_bytes())
+            keyring, elsewhere = str(found["keyring"]), found["master"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise KeyStoreError(f"{path} is damaged ({error}); put a copy of it back") from error
+        if elsewhere != given:
+            wants = "another place, by privacy.master_key" if elsewhere else "the file master.key in it"
             raise KeyStoreError(f"the keys in {self.folder} are sealed with a master key from {wants}; set it so again")
-        return str(found["keyring"])
+        return keyring
 
     def _master_file(self) -> bytes:
         path = self.folder / "master.key"
         try:
             text = path.read_text()
         except FileNotFoundError:
-            if any(self._owners.iterdir()):
+            if any(self._owners.iterdir()) or (self.folder / "master.check").exists():
                 raise KeyStoreError(f"{path} is missing, but there are keys that it opens; put it back") from None
             text = secrets.token_hex(_KEY_BYTES)
             _write_new(path, text.encode())
-        key = bytes.fromhex(text.strip())
+        except UnicodeDecodeError:
+            text = ""
+        try:
+            key = bytes.fromhex(text.strip())
+        except ValueError:
+            key = b""
         if len(key) != _KEY_BYTES:
             raise KeyStoreError(f"{path} does not hold 64 hex digits; put the right one back")
         return key

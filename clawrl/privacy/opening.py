@@ -23,7 +23,7 @@ def look_at_keys(state: Path, privacy: PrivacyConfig, environ: Mapping[str, str]
     """To read with, also while a coordinator has them. Raises as `open_keys` does, and where there are none."""
     folder = privacy.keys_path(state)
     if not (folder / "keyring.json").is_file():
-        raise KeyStoreError(f"{folder} holds no keys; name the deployment that they belong to")
+        raise KeyStoreError(f"{folder} holds no keys; put them back, or name the deployment that they belong to")
     return open_keys(state, privacy, environ)
 
 

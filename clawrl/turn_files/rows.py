@@ -1,73 +1,35 @@
 """Turns as a data set in one file: JSON lines, or Parquet, as the file's name ends. Both load with `datasets`.
 
-A sealed one has its texts and tokens under the keys of their users (`clawrl.privacy.sealed_rows`), in JSON lines only.
-
-From a running server by its API, page by page, newest first; or from the ledger of a deployment that has stopped. The
-file appears whole or not at all, and never in the place of another. Parquet has the columns' types in it; from JSON
-lines `datasets` reads them off the first megabytes.
+A file appears whole or not at all, and never in the place of another. Parquet has the columns' types in it; from JSON
+lines `datasets` reads them off the first megabytes. Whatever is read may have been written elsewhere: a byte order
+mark is taken for none, and a line ends at a line feed only, since JSON has other ends of lines inside its texts.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from clawrl.client import ApiClient
-from clawrl.config import Deployment
-from clawrl.inspection.asked import turn_filter
-from clawrl.inspection.export_page import read_page
-from clawrl.ledger import LedgerFileError
-from clawrl.ledger.folder import holder
-from clawrl.on_disk import deployment_of, keys_of, ledger_file_of
-from clawrl.privacy.keys import KeyStoreError
-from clawrl.privacy.opening import open_ledger
-
 Row = dict[str, Any]
 SUFFIXES = (".jsonl", ".parquet")
-_PAGE = 100
 _ROWS_PER_GROUP = 1_000
 
 
-class ExportTurnsError(RuntimeError):
-    """There is nothing to export, or no place for it; the text names the remedy."""
+class TurnFileError(RuntimeError):
+    """A file cannot be read or made; the text names the line, where there is one, and the remedy."""
 
 
-def rows_of_server(client: ApiClient, filters: dict[str, Any], *, sealed: bool = False) -> Iterator[Row]:
-    before: int | None = None
-    while True:
-        page = client.export_page(_PAGE, before, sealed, **filters)
-        yield from page["rows"]
-        before = page["before"]
-        if before is None:
-            return
-
-
-def rows_of_stopped(file: Path, filters: dict[str, Any], *, sealed: bool = False) -> Iterator[Row]:
-    """Of the deployment that a file describes. Raises `ExportTurnsError`, also if it runs after all."""
-    deployment = deployment_of(file, ExportTurnsError)
-    ledger_file = _ledger_file(deployment)
-    wanted = turn_filter({name: str(value) for name, value in filters.items()})
-    keys = keys_of(deployment, ExportTurnsError)
-    try:
-        with open_ledger(deployment.state_path, deployment.ledger, deployment.privacy, keys=keys) as ledger:
-            before: int | None = None
-            while True:
-                page = read_page(ledger, wanted, before, _PAGE, keys if sealed else None)
-                yield from page.rows()
-                before = page.before
-                if before is None:
-                    return
-    except (LedgerFileError, KeyStoreError, sqlite3.Error) as error:
-        raise ExportTurnsError(f"{ledger_file} cannot be read: {error}") from error
+def read_rows(file: Path) -> Iterator[tuple[int, Row]]:
+    """Each row with its line, counted from 1. Raises `TurnFileError`, not before it comes to what is wrong."""
+    return _read_parquet(file) if file.suffix == ".parquet" else _read_lines(file)
 
 
 def write(rows: Iterable[Row], target: Path) -> int:
-    """Returns how many turns are in the file. Raises `ExportTurnsError`."""
+    """Returns how many turns are in the file. Raises `TurnFileError`."""
     check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -78,30 +40,57 @@ def write(rows: Iterable[Row], target: Path) -> int:
         # Fails, where `rename` would not, if something came there meanwhile.
         os.link(aside, target)
     except FileExistsError:
-        raise ExportTurnsError(f"{target} has come into being meanwhile and is not overwritten") from None
+        raise TurnFileError(f"{target} has come into being meanwhile and is not overwritten") from None
     finally:
         aside.unlink(missing_ok=True)
     return count
 
 
 def check_target(target: Path, *, sealed: bool = False) -> None:
-    """Before anything is asked for. Raises `ExportTurnsError`."""
+    """Before anything is asked for. Raises `TurnFileError`."""
     if sealed and target.suffix != ".jsonl":
-        raise ExportTurnsError(f"{target} must end in .jsonl: a sealed export is JSON lines")
+        raise TurnFileError(f"{target} must end in .jsonl: a sealed export is JSON lines")
     if target.suffix not in SUFFIXES:
-        raise ExportTurnsError(f"{target} must end in {' or '.join(SUFFIXES)}: that says what is written")
+        raise TurnFileError(f"{target} must end in {' or '.join(SUFFIXES)}: that says what is written")
     if target.exists():
-        raise ExportTurnsError(f"{target} is there already and is not overwritten; name another file, or remove it")
+        raise TurnFileError(f"{target} is there already and is not overwritten; name another file, or remove it")
     if target.suffix == ".parquet":
-        _pyarrow()
+        pyarrow()
 
 
-def _ledger_file(deployment: Deployment) -> Path:
-    file = ledger_file_of(deployment, ExportTurnsError)
-    running = holder(deployment.state_path)
-    if running is not None:
-        raise ExportTurnsError(f"{running} is running: export from it with --url, without --deployment")
-    return file
+def _read_lines(file: Path) -> Iterator[tuple[int, Row]]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="\n") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, _row(file, number, line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise TurnFileError(f"{file} cannot be read: {error}") from error
+
+
+def _row(file: Path, number: int, line: str) -> Row:
+    try:
+        row = json.loads(line, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise TurnFileError(f"{file}, line {number}: this is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise TurnFileError(f"{file}, line {number}: a row is a JSON object, not {type(row).__name__}")
+    return row
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
+    arrow = pyarrow()
+    from pyarrow import parquet
+
+    try:
+        rows = parquet.read_table(file).to_pylist()
+    except (OSError, ValueError, arrow.ArrowException) as error:
+        raise TurnFileError(f"{file} cannot be read as Parquet: {error}") from error
+    yield from enumerate(rows, start=1)
 
 
 def _write_lines(rows: Iterable[Row], target: Path) -> int:
@@ -114,22 +103,25 @@ def _write_lines(rows: Iterable[Row], target: Path) -> int:
 
 
 def _write_parquet(rows: Iterable[Row], target: Path) -> int:
-    pyarrow, schema, count = _pyarrow(), _schema(), 0
+    arrow, schema, count = pyarrow(), _schema(), 0
     from pyarrow import parquet
 
     with parquet.ParquetWriter(target, schema) as writer:
         batch: list[Row] = []
 
         def flush() -> None:
-            if batch:
-                writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
-                batch.clear()
+            try:
+                writer.write_table(arrow.Table.from_pylist(batch, schema=schema))
+            except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise TurnFileError(f"a row has something else in a column than its kind: {error}") from error
+            batch.clear()
 
         for count, row in enumerate(rows, start=1):  # noqa: B007
             batch.append(_whole_characters(row))
             if len(batch) == _ROWS_PER_GROUP:
                 flush()
-        flush()
+        if batch:
+            flush()
     return count
 
 
@@ -144,16 +136,17 @@ def _whole_characters(value: Any) -> Any:
     return value
 
 
-def _pyarrow() -> Any:
+def pyarrow() -> Any:
+    """The library; it is an extra."""
     try:
-        import pyarrow
+        import pyarrow as found
     except ImportError:
-        raise ExportTurnsError("pyarrow is missing; install the extra: pip install 'clawrl[export]'") from None
-    return pyarrow
+        raise TurnFileError("pyarrow is missing; install the extra: pip install 'clawrl[export]'") from None
+    return found
 
 
 def _schema() -> Any:
-    pa = _pyarrow()
+    pa = pyarrow()
     text, whole, real = pa.string(), pa.int64(), pa.float64()
     message = pa.struct([(name, text) for name in _MESSAGE])
     span = pa.struct([("start", whole), ("end", whole), ("version", whole)])
