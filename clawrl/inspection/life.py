@@ -27,7 +27,7 @@ from clawrl.methods.plain import RewardConfig
 from clawrl.serving.openai_message import openai_message
 from clawrl.strict import StrictConfig
 
-GONE = "its texts and tokens are gone: they were redacted or forgotten, or the key of their owner was deleted"
+GONE = "its texts and tokens are gone: they were not to be kept, were forgotten, or the key of their owner was deleted"
 
 
 def life_document(life: TurnLife, deployment: Deployment, situation: Situation) -> dict[str, Any]:
