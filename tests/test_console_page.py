@@ -251,7 +251,7 @@ def test_tokens_are_coloured_by_what_is_chosen_and_tell_their_values(fake: Fake,
     legend = page.get_by_role("list", name="Scale").get_by_role("listitem").all_inner_texts()
     shares = ("1.00", "0.75", "0.50", "0.25")
     assert legend == [*(f"{MINUS}{share}" for share in shares), "0", *(f"+{share}" for share in reversed(shares))]
-    # Of a replica that could not name the pieces the ids are left; of a redacted turn nothing is.
+    # Of a replica that could not name the pieces the ids are left; of a forgotten turn nothing is.
     life = fake.lives[row["turn_id"]]
     fake.lives[row["turn_id"]] = {**life, "tokens": [{**token, "piece": None} for token in life["tokens"]]}
     page.reload()
@@ -267,6 +267,8 @@ def test_tokens_are_coloured_by_what_is_chosen_and_tell_their_values(fake: Fake,
     }
     page.reload()
     page.get_by_text("they were forgotten").wait_for()
+    judged = page.get_by_role("region", name="Judgement").inner_text()
+    assert "What the judge wrote is gone, too." in judged and f"{MINUS}1.00" in judged and "Nobody" not in judged
     assert not tokens.is_visible()
 
 

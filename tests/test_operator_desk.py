@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from clawrl.actors.coordinator import Coordinator
 from clawrl.actors.generation import Refused
 from clawrl.actors.lease_desk import Rewind
+from clawrl.cli.view import turn_life
 from clawrl.inspection.life import with_pieces
 from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, FinishReason, Lease, Message, TurnState, VersionSpan, WeightKind, WeightManifest
+from clawrl.privacy.forgetting import Wanted
 from clawrl.weights import members as weights
 from clawrl.weights.transaction import PublishFailed
 from tests.office import Office, talk, turn
-from tests.operator_kit import HELLO, hints, kept_version, one, run, until
+from tests.operator_kit import HELLO, arriving, hints, kept_version, one, run, until
 from tests.test_coordinator_guards import ALARMS, SOUND, serve_version
 
 ALL = TurnFilter()
@@ -111,6 +116,41 @@ def test_a_turn_whose_words_cannot_be_read_any_more_says_so_and_tells_the_rest(
         assert life["state"] == "awaiting_next" and "waits for what comes next" in life["why"]["sentence"]
         (row,) = (await look(coordinator, "export", ALL, None, 10))["rows"]
         assert row["text_gone"] and row["response_ids"] == [] and row["messages"] == []
+        await coordinator.close()
+
+    run(test)
+
+
+async def forgotten(folder: Path) -> Coordinator:
+    coordinator = Office(folder).open()
+    await coordinator.record(one())
+    await coordinator.forget(Wanted(turn_id="t"))
+    return coordinator
+
+
+async def not_recorded(folder: Path) -> Coordinator:
+    coordinator = Office(folder, privacy={"record_untrainable": False}).open()
+    await coordinator.record(arriving(one(), may_train=False, train_wish=False))
+    return coordinator
+
+
+@pytest.mark.parametrize("opened", [forgotten, not_recorded], ids=["forgotten", "not recorded"])
+def test_a_turn_of_which_no_word_was_kept_says_so_and_shows_no_empty_answer(
+    tmp_path: Path, opened: Callable[[Path], Awaitable[Coordinator]]
+) -> None:
+    async def test() -> None:
+        coordinator = await opened(tmp_path)
+        life = await look(coordinator, "turn", "t")
+        assert "they were not to be kept" in life["text_gone"]
+        for part in ("request", "answer", "response_text", "evidence", "feedback", "judgement", "sampling"):
+            assert life[part] is None, part
+        assert life["tokens"] == life["spans"] == []
+        shown = Console(file=StringIO(), width=200)
+        shown.print(turn_life(life))
+        told = shown.file.getvalue()  # type: ignore[attr-defined]
+        assert life["text_gone"] in told and "assistant>" not in told and life["why"]["sentence"] in told
+        (row,) = (await look(coordinator, "export", ALL, None, 10))["rows"]
+        assert row["text_gone"] and row["answer"] == [] and row["temperature"] is None
         await coordinator.close()
 
     run(test)

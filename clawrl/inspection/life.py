@@ -27,23 +27,13 @@ from clawrl.methods.plain import RewardConfig
 from clawrl.serving.openai_message import openai_message
 from clawrl.strict import StrictConfig
 
-GONE = "its texts and tokens are gone: they were redacted or forgotten, or the key of their owner was deleted"
+GONE = "its texts and tokens are gone: they were not to be kept, were forgotten, or the key of their owner was deleted"
 
 
 def life_document(life: TurnLife, deployment: Deployment, situation: Situation) -> dict[str, Any]:
-    text = life.text
     return {
         **turn_document(life.row),
-        "text_gone": None if text is not None else GONE,
-        "request": None if text is None else _request(text.turn),
-        "answer": None if text is None else openai_message(text.turn.answer),
-        "response_text": None if text is None else text.turn.response_text,
-        "evidence": None if text is None else _evidence(text),
-        "feedback": None if text is None else _feedback(text),
-        "judgement": None if text is None else _judgement(text),
-        "sampling": None if text is None else _sampling(text.turn),
-        "spans": [] if text is None else [asdict(span) for span in text.turn.spans],
-        "tokens": [] if text is None else _tokens(text, life.step, deployment.trainer.method),
+        **(_without_text() if life.text is None else _with_text(life.text, life.step, deployment.trainer.method)),
         "credit": _credit(life, deployment),
         "transitions": [
             {"from": None if move.source is None else move.source.value, "to": move.target.value}
@@ -53,6 +43,27 @@ def life_document(life: TurnLife, deployment: Deployment, situation: Situation) 
         "trained_by": None if life.step is None else step_document(life.step),
         "why": asdict(explain(life, deployment, situation)),
     }
+
+
+def _with_text(text: TurnText, step: StepRow | None, method: StrictConfig) -> dict[str, Any]:
+    return {
+        "text_gone": None,
+        "request": _request(text.turn),
+        "answer": openai_message(text.turn.answer),
+        "response_text": text.turn.response_text,
+        "evidence": _evidence(text),
+        "feedback": _feedback(text),
+        "judgement": _judgement(text),
+        "sampling": _sampling(text.turn),
+        "spans": [asdict(span) for span in text.turn.spans],
+        "tokens": _tokens(text, step, method),
+    }
+
+
+def _without_text() -> dict[str, Any]:
+    """The same fields, with nothing in them but why."""
+    absent = ("request", "answer", "response_text", "evidence", "feedback", "judgement", "sampling")
+    return {"text_gone": GONE, **dict.fromkeys(absent), "spans": [], "tokens": []}
 
 
 def with_pieces(document: Mapping[str, Any], pieces: Sequence[str] | None) -> dict[str, Any]:
