@@ -15,7 +15,7 @@ from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import ToolCall
 from clawrl.serving import errors
 from clawrl.turn_files.conversations import Conversation, playable, read_conversations
-from clawrl.turn_files.replay import Pacer
+from clawrl.turn_files.replay import Options, Pacer, Replay
 from clawrl.turn_files.rows import TurnFileError
 from tests.live import KEY, MODEL
 from tests.operator_house import House, house

@@ -34,10 +34,14 @@ def whole_number(query: Mapping[str, str], name: str, *, least: int = 0) -> int 
     written = query.get(name)
     if written is None or written == "":
         return None
-    # No sign, no underscore, no digits of other scripts: `int` would take them all.
-    if not (written.isascii() and written.isdecimal()) or not least <= int(written[:17]) <= MOST_NUMBER:
-        raise invalid_request(f"{name} must be a whole number of at least {least}, not {quoted(written)}", name)
-    return int(written)
+    # No sign, no underscore, no digits of other scripts: `int` would take them all. Nor thousands of digits.
+    digits = written.lstrip("0") or "0"
+    plain = written.isascii() and written.isdecimal() and len(digits) <= len(str(MOST_NUMBER))
+    if not plain or not least <= int(digits) <= MOST_NUMBER:
+        raise invalid_request(
+            f"{name} must be a whole number from {least} to {MOST_NUMBER}, not {quoted(written)}", name
+        )
+    return int(digits)
 
 
 def page_size(query: Mapping[str, str], *, usual: int, most: int) -> int:
