@@ -44,7 +44,7 @@ def session_table(rows: Sequence[Row]) -> Table:
         table.add_row(
             _plain(row["session"]),
             row["owner"],
-            str(row["turns"]),
+            f"{row['turns']}+" if row["more_turns"] else str(row["turns"]),
             states,
             active,
             _clock(row["first_at"]),

@@ -53,6 +53,7 @@ def session_document(row: SessionRow) -> dict[str, Any]:
         "named": not row.implicit,
         "active": row.active,
         "turns": row.turns,
+        "more_turns": row.more,
         "by_state": {state.value: count for state, count in row.by_state.items()},
         "first_at": row.first_at,
         "last_at": row.last_at,

@@ -1,13 +1,14 @@
 """What an operator looks at: turns by filter, sessions, versions, steps. Reads only, newest first, in pages.
 
 The reader and the writer of the ledger share one thread, so that every call here does a bounded amount of work: it
-looks at `SCAN` rows at most, found through an index, and says where to go on. A page may therefore hold fewer rows than
-were asked for, or none, and not be the last. Nothing here reads a text.
+looks at a few thousand rows at most, in the order of an index, and says where to go on. A page may therefore hold fewer
+rows than were asked for, or none, and not be the last. Nothing here reads a text.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,9 +20,10 @@ from clawrl.ledger.views import StepRow, TurnRow
 from clawrl.messages import DropReason, PolicyVersion, TurnId, TurnState
 
 SCAN = 2_000
-# A session is looked at as a whole.
 SCAN_PER_SESSION_ROW = 4
 MOST_ROWS = 500
+MOST_COUNTED = 1_000
+MOST_OWNERS = 100
 _TOP = 2**62
 Row = TypeVar("Row")
 
@@ -48,12 +50,16 @@ class Page(Generic[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """One conversation of one owner. ``implicit``: the client named no session. Ids and times are of its turns."""
+    """One conversation of one owner. ``implicit``: the client named no session. Ids and times are of its turns.
+
+    ``by_state`` counts its newest `MOST_COUNTED` turns; ``more`` says that there are others.
+    """
 
     owner: str
     session: str
     implicit: bool
     by_state: Mapping[TurnState, int]
+    more: bool
     first_at: float
     last_at: float
     last_seq: int
@@ -80,20 +86,17 @@ class VersionRow:
 def find_turns(db: Database, wanted: TurnFilter, before: int | None, limit: int) -> Page[TurnRow]:
     """Turns with a smaller ``seq`` than ``before``."""
     limit = min(limit, MOST_ROWS)
-    index, driver, values = _driver(wanted)
-    rest = _clauses(wanted)
-    seen = db.rows(
-        f"SELECT seq, ({' AND '.join(rest) or '1'}) AS fits FROM turns {index}"
-        f" WHERE {driver} AND seq < ? ORDER BY seq DESC LIMIT ?",
-        *rest.values(),
-        *values,
-        _TOP if before is None else before,
-        SCAN,
-    )
+    clauses = _clauses(wanted)
+    fits, values = " AND ".join(clauses) or "1", list(clauses.values())
+    parts, asked = [], []
+    for place, told in _places(wanted):
+        parts.append(f"SELECT seq, ({fits}) AS fits FROM turns {place} AND seq < ?")
+        asked += [*values, *told, _TOP if before is None else before]
+    # Several are merged as they come, each out of its own index; one turn may be in more than one of them.
+    seen = db.rows(f"{' UNION '.join(parts)} ORDER BY seq DESC LIMIT ?", *asked, SCAN)
     fitting = [row["seq"] for row in seen if row["fits"]][:limit]
-    rows = db.rows(
-        f"{ROW_SQL} WHERE t.seq IN ({', '.join('?' * len(fitting))}) ORDER BY t.seq DESC LIMIT ?", *fitting, limit
-    )
+    these = ", ".join("?" * len(fitting))
+    rows = db.rows(f"{ROW_SQL} WHERE t.seq IN ({these}) ORDER BY t.seq DESC", *fitting) if fitting else ()
     return Page(rows=tuple(turn_row(db, row) for row in rows), before=_go_on(seen, fitting, limit, SCAN))
 
 
@@ -105,51 +108,77 @@ def recent_sessions(db: Database, before: int | None, limit: int) -> Page[Sessio
         _TOP if before is None else before,
         scan,
     )
-    found: dict[tuple[str, str], SessionRow | None] = {}
-    listed: list[int] = []
+    met: set[tuple[str, str]] = set()
+    rows: list[SessionRow] = []
+    counted = 0
     for row in seen:
         key = (row["owner"], row["session"])
-        if key in found:
+        if key in met:
             continue
-        if len(listed) == limit:
-            break
+        if len(rows) == limit or counted >= SCAN:
+            return Page(rows=tuple(rows), before=rows[-1].last_seq)
+        met.add(key)
         # One that has a newer turn stands on an earlier page.
-        whole = find_session(db, *key)
-        found[key] = whole if whole is not None and whole.last_seq == row["seq"] else None
-        if found[key] is not None:
-            listed.append(row["seq"])
-    rows = tuple(row for row in found.values() if row is not None)
-    return Page(rows=rows, before=_go_on(seen, listed, limit, scan))
+        if _newest_of(db, *key) == row["seq"]:
+            rows.append(_session(db, *key))
+            counted += rows[-1].turns
+    return Page(rows=tuple(rows), before=_go_on(seen, [row.last_seq for row in rows], limit, scan))
 
 
-def find_session(db: Database, owner: str, session: str) -> SessionRow | None:
-    states = db.rows(
-        "SELECT state, count(*) AS n, min(seq) AS first, max(seq) AS last FROM turns INDEXED BY turns_of_session"
-        " WHERE session = ? AND owner = ? GROUP BY state",
+def sessions_named(db: Database, session: str) -> list[SessionRow]:
+    """One for each owner of a session of this name, up to `MOST_OWNERS`: two people's may be called alike."""
+    found: list[SessionRow] = []
+    owner = ""
+    while len(found) < MOST_OWNERS:
+        # The next owner, rather than all: theirs may be a thousand turns each.
+        owner = db.scalar(
+            "SELECT owner FROM turns INDEXED BY turns_in_session WHERE session = ? AND owner > ?"
+            " ORDER BY owner LIMIT 1",
+            session,
+            owner,
+        )
+        if owner is None:
+            break
+        found.append(_session(db, owner, session))
+    return found
+
+
+def _newest_of(db: Database, owner: str, session: str) -> int:
+    found: int = db.scalar(
+        "SELECT seq FROM turns INDEXED BY turns_in_session WHERE session = ? AND owner = ? ORDER BY seq DESC LIMIT 1",
         session,
         owner,
     )
-    if not states:
-        return None
-    newest = db.one("SELECT * FROM turns WHERE seq = ?", max(row["last"] for row in states))
-    oldest = db.one("SELECT started_at FROM turns WHERE seq = ?", min(row["first"] for row in states))
-    assert newest is not None and oldest is not None
+    return found
+
+
+def _session(db: Database, owner: str, session: str) -> SessionRow:
+    """Of a session that there is."""
+    newest = db.rows(
+        "SELECT seq, turn_id, state, implicit, finished_at FROM turns INDEXED BY turns_in_session"
+        " WHERE session = ? AND owner = ? ORDER BY seq DESC LIMIT ?",
+        session,
+        owner,
+        MOST_COUNTED + 1,
+    )
+    oldest = db.one(
+        "SELECT started_at FROM turns INDEXED BY turns_in_session WHERE session = ? AND owner = ? ORDER BY seq LIMIT 1",
+        session,
+        owner,
+    )
+    assert oldest is not None
+    counted = newest[:MOST_COUNTED]
     return SessionRow(
         owner=owner,
         session=session,
-        implicit=bool(newest["implicit"]),
-        by_state={TurnState(row["state"]): row["n"] for row in states},
+        implicit=bool(newest[0]["implicit"]),
+        by_state=Counter(TurnState(row["state"]) for row in counted),
+        more=len(newest) > len(counted),
         first_at=oldest["started_at"],
-        last_at=newest["finished_at"],
-        last_seq=newest["seq"],
-        last_turn=newest["turn_id"],
+        last_at=newest[0]["finished_at"],
+        last_seq=newest[0]["seq"],
+        last_turn=newest[0]["turn_id"],
     )
-
-
-def owners_of(db: Database, session: str) -> list[str]:
-    """Who has a session of this name: two people's may be called alike."""
-    rows = db.rows("SELECT DISTINCT owner FROM turns INDEXED BY turns_of_session WHERE session = ?", session)
-    return sorted(row["owner"] for row in rows)
 
 
 def version_rows(db: Database, before: int | None, limit: int) -> list[VersionRow]:
@@ -169,23 +198,29 @@ def step_page(db: Database, before: int | None, limit: int) -> list[StepRow]:
     return [step_row(row) for row in rows]
 
 
-def _driver(wanted: TurnFilter) -> tuple[str, str, list[Any]]:
-    """The index that finds the fewest rows in order of ``seq``, its clause, and that clause's values."""
+def _places(wanted: TurnFilter) -> list[tuple[str, list[Any]]]:
+    """Where the fewest rows are found in order of ``seq``: indices, each with its clause and that clause's values."""
     if wanted.step is not None:
-        return "INDEXED BY turns_held", "step = ?", [wanted.step]
+        return [("INDEXED BY turns_held WHERE step = ?", [wanted.step])]
+    if wanted.session is not None and wanted.owner is not None:
+        return [("INDEXED BY turns_in_session WHERE session = ? AND owner = ?", [wanted.session, wanted.owner])]
     if wanted.session is not None:
-        return "INDEXED BY turns_of_session", "session = ?", [wanted.session]
+        return [("INDEXED BY turns_named WHERE session = ?", [wanted.session])]
     if wanted.reason is not None:
-        return "INDEXED BY turns_by_state", "state = 'dropped' AND reason = ?", [wanted.reason]
+        return [("INDEXED BY turns_by_state WHERE state = 'dropped' AND reason = ?", [wanted.reason])]
     if wanted.state is not None and wanted.state is not TurnState.DROPPED:
-        return "INDEXED BY turns_by_state", "state = ? AND reason IS NULL", [wanted.state]
+        return [("INDEXED BY turns_by_state WHERE state = ? AND reason IS NULL", [wanted.state])]
     if wanted.version is not None:
-        return (
-            "INDEXED BY turns_of_version",
-            "newest_version >= ? AND oldest_version <= ?",
-            [wanted.version, wanted.version],
-        )
-    return "", "1", []
+        # It began a turn, or ended one, or was one of several in between; of the last there are few.
+        return [
+            ("INDEXED BY turns_from_version WHERE oldest_version = ?", [wanted.version]),
+            (
+                "INDEXED BY turns_to_version WHERE newest_version > oldest_version AND newest_version = ?",
+                [wanted.version],
+            ),
+            ("INDEXED BY turns_over_versions WHERE newest_version > oldest_version + 1", []),
+        ]
+    return [("WHERE 1", [])]
 
 
 def _clauses(wanted: TurnFilter) -> dict[str, Any]:

@@ -31,9 +31,8 @@ class Reads:
         return looking.recent_sessions(self._db, before, limit)
 
     def sessions_named(self, session: str) -> list[SessionRow]:
-        """One for each owner who has a session of this name."""
-        found = (looking.find_session(self._db, owner, session) for owner in looking.owners_of(self._db, session))
-        return [row for row in found if row is not None]
+        """One for each owner who has a session of this name; of very many the first."""
+        return looking.sessions_named(self._db, session)
 
     def version_rows(self, before: int | None = None, limit: int = 100) -> list[VersionRow]:
         return looking.version_rows(self._db, before, limit)

@@ -273,7 +273,12 @@ CREATE INDEX IF NOT EXISTS trained_on_by_step ON trained_on (step);
 CREATE INDEX IF NOT EXISTS arrivals_by_session ON arrivals (owner, session, noted_at);
 CREATE INDEX IF NOT EXISTS evidence_by_source ON evidence (from_turn);
 CREATE INDEX IF NOT EXISTS turns_queued_oldest ON turns (oldest_version, started_at, seq) WHERE state = 'queued';
-CREATE INDEX IF NOT EXISTS turns_of_session ON turns (session, owner, state);
-CREATE INDEX IF NOT EXISTS turns_of_version ON turns (newest_version, oldest_version);
+DROP INDEX IF EXISTS turns_of_session;
+DROP INDEX IF EXISTS turns_of_version;
+CREATE INDEX IF NOT EXISTS turns_named ON turns (session, seq);
+CREATE INDEX IF NOT EXISTS turns_in_session ON turns (session, owner, seq);
+CREATE INDEX IF NOT EXISTS turns_from_version ON turns (oldest_version, seq) WHERE oldest_version IS NOT NULL;
+CREATE INDEX IF NOT EXISTS turns_to_version ON turns (newest_version, seq) WHERE newest_version > oldest_version;
+CREATE INDEX IF NOT EXISTS turns_over_versions ON turns (seq) WHERE newest_version > oldest_version + 1;
 """
 """What ledgers of this format may lack; releases that do not know it are not disturbed by it."""

@@ -16,7 +16,7 @@ const COLUMNS = [
   { name: "Session", cell: (row) => sessionLink(row.session) },
   { name: "Owner", cell: (row) => h("span", { class: "mono muted", title: row.owner }, short(row.owner, 9)) },
   { name: "Last answer", cell: (row) => h("time", { title: fullTime(row.last_at) }, clock(row.last_at)) },
-  { name: "Turns", class: "num", cell: (row) => whole(row.turns) },
+  { name: "Turns", class: "num", cell: (row) => `${whole(row.turns)}${row.more_turns ? "+" : ""}` },
   { name: "What became of them", cell: counts },
   { name: "Now", cell: (row) => (row.active ? h("span", { class: "pill live" }, "waits for a reply") : h("span", { class: "muted" }, "rests")) },
   { name: "Newest turn", cell: (row) => turnLink(row.last_turn) },
@@ -82,7 +82,7 @@ function one(name) {
 const aboutOf = (row) => h("section", { class: "panel", "aria-label": `Session of owner ${row.owner}` }, facts([
   ["Owner", h("span", { class: "mono" }, row.owner)],
   ["Named by the client", row.named ? "yes" : "no, it was recognised by what was said"],
-  ["Turns", whole(row.turns)],
+  ["Turns", `${whole(row.turns)}${row.more_turns ? "+" : ""}`],
   ["Became", h("span", { class: "counts" }, STATES.filter((state) => row.by_state?.[state]).map((state) => [statePill(state), ` ${whole(row.by_state[state])} `]))],
   ["First answer", h("time", { title: fullTime(row.first_at) }, clock(row.first_at))],
   ["Last answer", h("time", { title: fullTime(row.last_at) }, clock(row.last_at))],
