@@ -89,7 +89,7 @@ ACCOUNTS = (
         tests=("test_cli_operating.py::test_turns_are_listed_narrowed_shown_and_explained",),
     ),
     Account(
-        pattern=f"{_CLAWRL} (sessions (list|show)|versions)( .*)?",
+        pattern=f"{_CLAWRL} (sessions( list| show)?|versions)( .*)?",
         here=Here.PARSED,
         tests=("test_cli_operating.py::test_sessions_and_versions_are_shown",),
     ),

@@ -8,12 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
 from clawrl import cli
+from clawrl.client import ApiClient, ApiProblem
 from clawrl.messages import Message
 from clawrl.weights import members as weights
+from tests.live import KEY
 from tests.office import talk, turn
 from tests.operator_house import House, house
 from tests.operator_kit import kept_version, one, until
@@ -112,6 +115,74 @@ def test_rollback_waits_until_every_replica_serves_and_publish_says_what_there_i
     assert "rolled back to 1 from 3" in said("versions")
     again = shown("rollback", "2", "--wait", "20")
     assert (again["version"], again["everywhere"]) == (5, True)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["told", "json"])
+def test_a_rollback_that_is_done_is_told_also_where_nobody_can_be_asked_who_serves_it(
+    home: House, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    home.do(a_life(home))
+
+    def away(self: ApiClient) -> None:
+        raise ApiProblem("the coordinator is restarting")
+
+    monkeypatch.setattr(ApiClient, "status", away)
+    result = run("rollback", "1", *more)
+    assert result.exit_code == 1 and "the rollback is done, but" in result.stderr
+    assert "the coordinator is restarting" in result.stderr and result.stderr.count("\n") == 1
+    if more:
+        assert json.loads(result.stdout) | {"step": 1} == json.loads(result.stdout)
+        assert json.loads(result.stdout)["everywhere"] is False
+    else:
+        assert "version 4 has the weights of version 1 (step 1)" in result.stdout
+    monkeypatch.undo()
+    assert home.do(home.coordinator.operator("versions", None, 1))[0]["version"] == 4
+
+
+def test_sessions_and_turns_are_listed_where_nothing_else_is_said(home: House) -> None:
+    home.do(a_life(home))
+    for group in ("sessions", "turns"):
+        assert said(group) == said(group, "list")
+        assert shown(group) == shown(group, "list")
+        assert len(shown(group, "--limit", "1")) == 1
+        assert "show" in said(group, "--help") and "--limit" not in said(group, "--help")
+        # Its options belong to the list, and are not dropped before another command.
+        assert run(group, "--json", "show", "s").exit_code == 2
+    assert [row["turn_id"] for row in shown("turns", "--reason", "empty")] == ["greedy"]
+
+
+def test_nothing_is_deleted_for_a_program_that_does_not_say_that_it_is_meant(home: House) -> None:
+    home.do(a_life(home))
+    result = run("forget", "--session", "s", "--json")
+    assert result.exit_code == 1 and "add --yes" in result.stderr and result.stderr.count("\n") == 1
+    assert result.stdout == "" and len(shown("turns")) == 4
+    refused = CliRunner().invoke(cli.app, ["forget", "--session", "s"], input="n\n")
+    assert refused.exit_code == 1 and len(shown("turns")) == 4
+    assert shown("forget", "--session", "s", "--yes")["turns"] == 4
+
+
+def test_a_reason_for_a_pause_is_short(home: House) -> None:
+    assert run("pause", "--reason", "x" * 500).exit_code == 0
+    result = run("pause", "--reason", "y" * 501)
+    assert result.exit_code == 1 and "reason must be 500 characters or fewer; this one has 501" in result.stderr
+    paused = home.do(home.coordinator._db.run(lambda ledger: ledger.paused()))
+    assert paused.reason == "x" * 500
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["0" * 17 + "9" * 25, "0" * 5000 + "1", "9" * 5000, str(2**53 + 1)],
+    ids=["behind zeros", "zeros", "nines", "one more"],
+)
+@pytest.mark.parametrize(
+    "path", ["turns?before=", "turns?version=", "turns?step=", "sessions?before=", "steps?before="]
+)
+def test_a_number_of_any_length_is_read_or_refused(home: House, path: str, written: str) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    answer = httpx.get(f"{home.url}/clawrl/{path}{written}", headers=headers, trust_env=False)
+    assert answer.status_code == (200 if int(written[-20:]) == 1 else 400), answer.text
+    if answer.status_code == 400:
+        assert "must be a whole number from 0 to 9007199254740992" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from starlette.responses import StreamingResponse
 
-from clawrl.metrics.http import RequestMeter
+from clawrl.actors.http_errors import install_error_handlers
+from clawrl.metrics.http import DIALECTS, RequestMeter
 from clawrl.metrics.sink import Buffer, totals
+from clawrl.serving import errors
+from clawrl.serving.sse import ending_in_error
 
 
 def _ask(app: Any, path: str = "/v1/chat/completions", kind: str = "http") -> tuple[dict[tuple[str, ...], float], list]:
@@ -67,6 +73,42 @@ def test_each_dialect_is_counted_as_itself_once_however_many_parts_it_is_sent_in
 def test_how_a_request_ended_is_told(app: Any, outcome: str, timed: bool) -> None:
     told, _ = _ask(app)
     assert told == {("requests", "chat", outcome): 1} | ({("request_seconds", "chat"): 1} if timed else {})
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_a_stream_that_ends_in_an_error_after_its_200_has_failed(dialect: str) -> None:
+    """Through all that stands between the middleware and the stream, where an error could be taken for an end."""
+    (path,) = [path for path, name in DIALECTS.items() if name == dialect]
+    sink, sent, asked = Buffer(), [], []
+    api = FastAPI()
+    api.add_middleware(RequestMeter, sink=lambda: sink)
+    install_error_handlers(api)
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: {}\n\n"
+        raise errors.unavailable("gone")
+
+    @api.post(path)
+    async def answer() -> StreamingResponse:
+        return StreamingResponse(ending_in_error(events(), lambda error: b"data: the error\n\n"))
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        if asked:
+            await asyncio.sleep(30)
+        asked.append(True)
+        return {"type": "http.request"}
+
+    async def run() -> None:
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "root_path": ""}
+        with pytest.raises(Exception, match=r"already started|gone"):
+            await api(scope | {"http_version": "1.1", "scheme": "http"}, receive, send)  # type: ignore[arg-type]
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 200 and sent[-1]["body"] == b"data: the error\n\n"
+    assert totals(sink.drain()) == {("requests", dialect, "failed"): 1, ("request_seconds", dialect): 1}
 
 
 def test_a_client_that_left_is_seen_also_where_the_application_ends_quietly() -> None:

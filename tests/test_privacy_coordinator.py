@@ -141,7 +141,7 @@ def test_the_command_forgets_in_a_stopped_deployment(tmp_path: Path) -> None:
     file, _ = a_stopped_deployment(tmp_path)
     named = ["forget", "--session", "s", "--deployment", str(file)]
     assert CliRunner().invoke(app, named, input="n\n").exit_code == 1, "it asks first"
-    done = CliRunner().invoke(app, [*named, "--json"])
+    done = CliRunner().invoke(app, [*named, "--json", "--yes"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert report["turns"] == 2 and report["steps"] == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from clawrl import cli
-from clawrl.config import read_deployment
+from clawrl.config import Deployment, read_deployment
 from clawrl.inspection.exported import export_row
-from clawrl.ledger.folder import hold
+from clawrl.ledger.folder import hold, holder
 from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import Turn, TurnState
 from clawrl.privacy.opening import open_ledger as open_with_keys
+from clawrl.turn_files.export import rows_of_stopped
 from clawrl.turn_files.rows import COLUMNS, TurnFileError, write
 from tests.ledger_kit import open_ledger, queue, say, user
 from tests.live import free_port, tiny_deployment
@@ -147,6 +150,109 @@ def test_without_the_master_key_a_stopped_deployment_is_one_line_about_its_keys(
     assert not target.exists() and not list(tmp_path.glob(".a*"))
     monkeypatch.setenv("CLAWRL_TEST_MASTER", "cd" * 32)
     assert run(command, *named, "--deployment", str(file)).exit_code == 0
+
+
+def a_stopped_one(folder: Path) -> tuple[Path, Deployment]:
+    file = a_deployment(folder)
+    deployment = read_deployment(file)
+    with open_with_keys(deployment.state_path, deployment.ledger, deployment.privacy) as ledger:
+        queue(ledger, "a")
+    return file, deployment
+
+
+@pytest.mark.parametrize("command", ["export-turns", "forget"])
+@pytest.mark.parametrize(
+    ("lost", "line"),
+    [
+        (".", "holds no keys; put them back"),
+        ("keyring.json", "holds no keys; put them back"),
+        ("master.key", "master.key is missing, but there are keys that it opens; put it back"),
+        ("master.key=zz", "master.key does not hold 64 hex digits"),
+        ("master.key=\xff", "master.key does not hold 64 hex digits"),
+        ("keyring.json={", "keyring.json is damaged"),
+    ],
+    ids=["all", "the name", "the master key", "no hex", "no text", "no JSON"],
+)
+def test_keys_that_are_lost_or_damaged_are_one_line_and_no_others_are_made(
+    tmp_path: Path, command: str, lost: str, line: str
+) -> None:
+    file, deployment = a_stopped_one(tmp_path)
+    keys = deployment.privacy.keys_path(deployment.state_path)
+    name, _, content = lost.partition("=")
+    if lost == ".":
+        shutil.rmtree(keys)
+    elif content:
+        (keys / name).write_bytes(content.encode("latin-1"))
+    else:
+        (keys / name).unlink()
+
+    def there() -> list[tuple[str, bytes]]:
+        return sorted((str(path), path.read_bytes()) for path in keys.rglob("*") if path.is_file())
+
+    before = there()
+    named = [str(tmp_path / "a.jsonl")] if command == "export-turns" else ["--turn", "a", "--yes"]
+    result = run(command, *named, "--deployment", str(file))
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
+    assert result.output.count("\n") == 1 and line in result.output, result.output
+    assert there() == before and keys.exists() == (lost != ".") and not (tmp_path / "a.jsonl").exists()
+    assert holder(deployment.state_path) is None, "and the folder is free again"
+
+
+def earlier_format(file: sqlite3.Connection) -> None:
+    for column in ("withheld", "forgotten"):
+        file.execute(f"ALTER TABLE turns DROP COLUMN {column}")
+    file.execute("DROP TABLE protection")
+    file.execute("PRAGMA user_version = 3")
+
+
+def without_protection(file: sqlite3.Connection) -> None:
+    file.execute("DELETE FROM protection")
+
+
+@pytest.mark.parametrize("age", [earlier_format, without_protection])
+def test_an_export_does_not_bring_a_ledger_up_to_date_in_passing(
+    tmp_path: Path, age: Callable[[sqlite3.Connection], None]
+) -> None:
+    file, deployment = a_stopped_one(tmp_path)
+    path, keys = deployment.state_path / "ledger.sqlite", deployment.privacy.keys_path(deployment.state_path)
+    shutil.rmtree(keys)
+    with closing(sqlite3.connect(path)) as aged, aged:
+        age(aged)
+    before = path.read_bytes()
+    result = run("export-turns", str(tmp_path / "a.jsonl"), "--deployment", str(file))
+    assert result.exit_code == 1 and "brings it up to date, then export" in result.output, result.output
+    assert result.output.count("\n") == 1 and path.read_bytes() == before and not keys.exists()
+
+
+def test_an_export_seals_nothing_that_the_next_start_is_to_seal(tmp_path: Path) -> None:
+    file = a_deployment(tmp_path)
+    deployment = read_deployment(file)
+    plain = deployment.privacy.model_copy(update={"encrypt": False})
+    with open_with_keys(deployment.state_path, deployment.ledger, plain) as ledger:
+        queue(ledger, "a")
+        (asked,) = ledger._db.rows("SELECT new_messages FROM arrivals WHERE turn_id = 'a'")
+    assert run("export-turns", str(tmp_path / "a.jsonl"), "--deployment", str(file)).exit_code == 0
+    assert lines(tmp_path / "a.jsonl")[0]["messages"]
+    with closing(sqlite3.connect(deployment.state_path / "ledger.sqlite")) as found:
+        assert found.execute("SELECT new_messages FROM arrivals WHERE turn_id = 'a'").fetchone() == tuple(asked)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all"], ids=["empty", "other"])
+def test_a_file_that_is_no_ledger_is_one_line(tmp_path: Path, content: bytes) -> None:
+    file, deployment = a_stopped_one(tmp_path)
+    (deployment.state_path / "ledger.sqlite").write_bytes(content)
+    for command in (["export-turns", str(tmp_path / "a.jsonl")], ["forget", "--turn", "a", "--yes"]):
+        result = run(*command, "--deployment", str(file))
+        assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
+        assert result.output.count("\n") == 1 and "ledger.sqlite" in result.output
+
+
+def test_nobody_starts_in_a_folder_that_is_being_exported(tmp_path: Path) -> None:
+    file, deployment = a_stopped_one(tmp_path)
+    with closing(rows_of_stopped(file, {})) as rows:
+        next(rows)
+        assert "tiny (export)" in str(holder(deployment.state_path))
+    assert holder(deployment.state_path) is None
 
 
 def test_an_export_never_takes_the_place_of_a_file_and_names_its_forms(tmp_path: Path) -> None:

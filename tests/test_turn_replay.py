@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -160,6 +161,74 @@ def test_tool_calls_survive_an_export() -> None:
     assert again[1] == {"role": "tool", "content": "rain", "tool_call_id": "c"}
 
 
+ENDS = "a\u2028b \x85 c\x0b d\u2029 e"
+"""What `str.splitlines` takes for ends of lines, and JSON does not."""
+
+
+def test_ends_of_lines_inside_a_text_and_a_byte_order_mark_are_no_errors(tmp_path: Path) -> None:
+    talks = [{"messages": [{"role": "user", "content": f"{ENDS} {number}"}]} for number in range(2)]
+    file = tmp_path / "talks.jsonl"
+    file.write_text("\ufeff" + "\r\n".join(json.dumps(one, ensure_ascii=False) for one in talks) + "\r\n", "utf-8")
+    found = read_conversations(file)
+    assert [one.messages[0]["content"] for one in found] == [f"{ENDS} 0", f"{ENDS} 1"]
+
+
+def test_a_note_of_what_is_done_that_is_no_text_is_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+    file = written(tmp_path, TALKS)
+    notes = tmp_path / "notes"
+    notes.write_bytes(b"\xff\n")
+    result = run("import-turns", str(file), "--progress", str(notes), "--url", "http://127.0.0.1:9")
+    assert result.exit_code == 1 and "name another file with --progress" in result.output
+    assert result.output.count("\n") == 1 and notes.read_bytes() == b"\xff\n"
+
+
+def test_notes_that_cannot_be_written_end_the_import_with_one_line(home: House, tmp_path: Path) -> None:
+    file = written(tmp_path, TALKS[1:])
+    result = run("import-turns", str(file), "--progress", str(tmp_path / "no" / "such"), "--json", "--model", MODEL)
+    assert result.exit_code == 1 and "cannot be written" in result.output and result.output.count("\n") == 1
+
+
+def test_a_server_of_another_kind_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def another(self: httpx.Client, *_: object, **__: object) -> httpx.Response:
+        return httpx.Response(200, json={"choices": []})
+
+    monkeypatch.setattr(httpx.Client, "post", another)
+    replaying = Replay("http://127.0.0.1:9", None, Options(per_minute=60000, model="m"), "x")
+    played = replaying.play(Conversation(number=0, messages=tuple(TALKS[1]["messages"])))
+    replaying.close()
+    assert "did not answer with a chat completion" in played.problem
+
+
+ROW = {
+    "turn_id": "t", "seq": 1, "owner": "o", "session": "s", "kind": "main", "text_gone": False, "tools": [],
+    "messages": [{"role": "user", "content": "hi", "tool_calls": "", "tool_call_id": "", "name": ""}],
+    "answer": [], "evidence": [],
+}  # fmt: skip
+
+
+def test_a_row_of_an_export_is_read(tmp_path: Path) -> None:
+    assert read_conversations(written(tmp_path, [ROW]))[0].messages == ({"role": "user", "content": "hi"},)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        *[({name: None}, f"line 1: this is not a row of an export: {name}") for name in sorted({*ROW} - {"turn_id"})],
+        ({"seq": "one"}, "seq is not a whole number"),
+        ({"messages": [{"role": "user"}]}, "line 1: this is not a row of an export: KeyError"),
+        ({"messages": "hi"}, "line 1: this is not a row of an export: TypeError"),
+        ({"tools": ["{"]}, "line 1: this is not a row of an export: JSONDecodeError"),
+        ({"tools": ["5"]}, "line 1: tools must be a list of objects"),
+    ],
+)
+def test_what_only_looks_like_a_row_of_an_export_is_one_line(tmp_path: Path, change: dict[str, Any], line: str) -> None:
+    row = {name: value for name, value in {**ROW, **change}.items() if value is not None}
+    if "answer" not in row:
+        line = "line 1"
+    with pytest.raises(TurnFileError, match=line):
+        read_conversations(written(tmp_path, [row]))
+
+
 HI = '{"messages": [{"role": "user", "content": "hi"}]}'
 
 
@@ -173,8 +242,26 @@ HI = '{"messages": [{"role": "user", "content": "hi"}]}'
         (HI + '\n\n{"messages": [{"role": "ghost"}]}', r"line 3: messages\[0\]"),
         ('{"messages": [{"role": "user", "content": 3}]}', "must be a text"),
         ('{"messages": [{"role": "system", "content": "x"}]}', "no message of a user"),
+        (HI[:-1] + ', "tools": 5}', "line 1: tools must be a list of objects"),
+        (HI[:-1] + ', "tools": ["x"]}', "line 1: tools must be a list of objects"),
+        ('{"messages": [{"role": "user", "content": "x", "tool_calls": "y"}]}', "tool_calls must be a list"),
+        ("[" * 100_000, "line 1: this is not JSON"),
+        ('{"messages": NaN}', "line 1: this is not JSON: NaN"),
     ],
-    ids=["empty", "broken", "no messages", "a list", "a role", "a number", "nobody asks"],
+    ids=[
+        "empty",
+        "broken",
+        "no messages",
+        "a list",
+        "a role",
+        "a number",
+        "nobody asks",
+        "tools",
+        "a tool",
+        "calls",
+        "deep",
+        "not a number",
+    ],
 )
 def test_a_file_that_cannot_be_replayed_is_one_line_and_nothing_is_sent(tmp_path: Path, text: str, line: str) -> None:
     file = tmp_path / "talks.jsonl"

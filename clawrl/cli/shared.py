@@ -27,6 +27,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 
 
 def fail(message: str) -> NoReturn:
+    """One line, whatever a library's error has several of."""
+    message = " ".join(line.strip() for line in message.splitlines())
     errors.print(f"clawrl: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(1)
 

@@ -141,7 +141,11 @@ def tables(found: CalibrationReport) -> list[Table]:
 def read_cases(path: Path) -> list[LabelledCase]:
     """All cases of a file. Raises `CalibrationError` with the line and the field."""
     cases = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 cases.append(_case(line))
@@ -155,7 +159,7 @@ def read_cases(path: Path) -> list[LabelledCase]:
 def _case(line: str) -> LabelledCase:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"this is not JSON: {error}") from None
     if not isinstance(value, dict) or set(value) != set(_FIELDS):
         raise ValueError(f"one object with exactly {', '.join(_FIELDS)} is needed")

@@ -9,7 +9,7 @@ in it: one of an earlier release's format, which has to be brought up to date fi
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def rows_of_server(client: ApiClient, filters: Mapping[str, Any], *, sealed: boo
             return
 
 
-def rows_of_stopped(file: Path, filters: Mapping[str, Any], *, sealed: bool = False) -> Iterator[Row]:
+def rows_of_stopped(file: Path, filters: Mapping[str, Any], *, sealed: bool = False) -> Generator[Row, None, None]:
     """Of the deployment that a file describes. Raises `TurnFileError`, also if it runs after all, and `ApiError`."""
     deployment = deployment_of(file, TurnFileError)
     ledger_file = ledger_file_of(deployment, TurnFileError)
