@@ -33,13 +33,12 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-import yaml
-
 import clawrl
-from clawrl.config import Deployment, read_deployment
+from clawrl.config import Deployment
+from clawrl.durable import sync_path
 from clawrl.ledger import Ledger, LedgerFileError
-from clawrl.ledger.database import sync_path
 from clawrl.ledger.folder import holder
+from clawrl.on_disk import deployment_of, ledger_file_of
 from clawrl.training.checkpoint import read_step
 from clawrl.weights.snapshot import base_of
 
@@ -75,11 +74,7 @@ class Backup:
 
 def back_up_file(file: Path, target: Path) -> Backup:
     """`back_up` for the deployment that a file describes. Raises `BackupError`."""
-    try:
-        deployment = read_deployment(file)
-    except (OSError, ValueError, LookupError, TypeError, StopIteration, yaml.YAMLError) as error:
-        raise BackupError(f"{file} is not a deployment file that `clawrl check` accepts: {error}") from error
-    return back_up(deployment, target)
+    return back_up(deployment_of(file, BackupError), target)
 
 
 def back_up(deployment: Deployment, target: Path) -> Backup:
@@ -91,8 +86,7 @@ def back_up(deployment: Deployment, target: Path) -> Backup:
         raise BackupError(
             f"{target} is inside the state folder {folder}; name a folder elsewhere, best on another disk"
         )
-    if not (folder / "ledger.sqlite").is_file():
-        raise BackupError(f"{folder} holds no ledger: has {deployment.name!r} ever run here?")
+    ledger_file_of(deployment, BackupError)
     if (now := holder(folder)) is not None and now.host != socket.gethostname():
         raise BackupError(
             f"{folder} is in use by {now}: SQLite's locks do not reach from one machine to another; run this on "

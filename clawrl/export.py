@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 
 import torch
-import yaml
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from clawrl.config import Deployment, read_deployment
+from clawrl.config import Deployment
 from clawrl.ledger import Ledger, LedgerFileError
 from clawrl.messages import PolicyVersion
 from clawrl.models import ModelError, resolve
+from clawrl.on_disk import deployment_of, ledger_file_of
 from clawrl.weights.snapshot import SnapshotError, read_manifest, read_whole
 
 # The model's own weights, in every form in which it may have come; the new ones take their place.
@@ -33,11 +33,7 @@ class ExportError(RuntimeError):
 
 def export_file(file: Path, target: Path, number: int | None = None) -> PolicyVersion:
     """`export` for the deployment that a file describes. Raises `ExportError`."""
-    try:
-        deployment = read_deployment(file)
-    except (OSError, ValueError, LookupError, TypeError, StopIteration, yaml.YAMLError) as error:
-        raise ExportError(f"{file} is not a deployment file that `clawrl check` accepts: {error}") from error
-    return export(deployment, target, number)
+    return export(deployment_of(file, ExportError), target, number)
 
 
 def export(deployment: Deployment, target: Path, number: int | None = None) -> PolicyVersion:
@@ -81,9 +77,7 @@ def whole_tensors(version: PolicyVersion) -> dict[str, torch.Tensor]:
 
 
 def _find(deployment: Deployment, number: int | None) -> PolicyVersion:
-    file = deployment.state_path / "ledger.sqlite"
-    if not file.is_file():
-        raise ExportError(f"{deployment.state_path} holds no ledger: has {deployment.name!r} ever run here?")
+    file = ledger_file_of(deployment, ExportError)
     try:
         with Ledger(file, deployment.ledger) as ledger:
             version = ledger.current_version() if number is None else ledger.version(number)

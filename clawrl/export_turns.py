@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from clawrl.client import ApiClient
-from clawrl.config import Deployment, read_deployment
+from clawrl.config import Deployment
 from clawrl.inspection.asked import turn_filter
 from clawrl.inspection.exported import export_row
 from clawrl.ledger import LedgerFileError
 from clawrl.ledger.folder import holder
+from clawrl.on_disk import deployment_of, keys_of, ledger_file_of
+from clawrl.privacy.keys import KeyStoreError
 from clawrl.privacy.opening import open_ledger
 
 Row = dict[str, Any]
@@ -47,14 +47,12 @@ def rows_of_server(client: ApiClient, filters: dict[str, Any]) -> Iterator[Row]:
 
 def rows_of_stopped(file: Path, filters: dict[str, Any]) -> Iterator[Row]:
     """Of the deployment that a file describes. Raises `ExportTurnsError`, also if it runs after all."""
-    try:
-        deployment = read_deployment(file)
-    except (OSError, ValueError, LookupError, TypeError, StopIteration, yaml.YAMLError) as error:
-        raise ExportTurnsError(f"{file} is not a deployment file that `clawrl check` accepts: {error}") from error
+    deployment = deployment_of(file, ExportTurnsError)
     ledger_file = _ledger_file(deployment)
     wanted = turn_filter({name: str(value) for name, value in filters.items()})
+    keys = keys_of(deployment, ExportTurnsError)
     try:
-        with open_ledger(deployment.state_path, deployment.ledger, deployment.privacy) as ledger:
+        with open_ledger(deployment.state_path, deployment.ledger, deployment.privacy, keys=keys) as ledger:
             before: int | None = None
             while True:
                 page = ledger.find_turns(wanted, before, _PAGE)
@@ -63,7 +61,7 @@ def rows_of_stopped(file: Path, filters: dict[str, Any]) -> Iterator[Row]:
                 before = page.before
                 if before is None:
                     return
-    except (LedgerFileError, sqlite3.Error) as error:
+    except (LedgerFileError, KeyStoreError, sqlite3.Error) as error:
         raise ExportTurnsError(f"{ledger_file} cannot be read: {error}") from error
 
 
@@ -96,9 +94,7 @@ def check_target(target: Path) -> None:
 
 
 def _ledger_file(deployment: Deployment) -> Path:
-    file = deployment.state_path / "ledger.sqlite"
-    if not file.is_file():
-        raise ExportTurnsError(f"{deployment.state_path} holds no ledger: has {deployment.name!r} ever run here?")
+    file = ledger_file_of(deployment, ExportTurnsError)
     running = holder(deployment.state_path)
     if running is not None:
         raise ExportTurnsError(f"{running} is running: export from it with --url, without --deployment")

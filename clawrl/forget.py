@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from clawrl.client import ApiClient
-from clawrl.config import read_deployment
 from clawrl.ledger import LedgerFileError
 from clawrl.ledger.folder import FolderInUse, hold
+from clawrl.on_disk import deployment_of, keys_of, ledger_file_of
 from clawrl.privacy.forgetting import forget, resume, run_steps
 from clawrl.privacy.keys import KeyStoreError
-from clawrl.privacy.opening import open_keys, open_ledger
+from clawrl.privacy.opening import open_ledger
 from clawrl.serving.forgetting import wanted
 
 _TIMEOUT_S = 600.0
@@ -34,20 +32,16 @@ def forget_by_server(url: str, api_key: str | None, named: Mapping[str, str]) ->
 
 def forget_by_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
     """In the ledger of a deployment that does not run. Raises `ForgetError`."""
-    try:
-        deployment = read_deployment(file)
-    except (OSError, ValueError, LookupError, TypeError, StopIteration, yaml.YAMLError) as error:
-        raise ForgetError(f"{file} is not a deployment file that `clawrl check` accepts: {error}") from error
+    deployment = deployment_of(file, ForgetError)
     state = deployment.state_path
-    if not (state / "ledger.sqlite").is_file():
-        raise ForgetError(f"{state} holds no ledger: has {deployment.name!r} ever run here?")
+    ledger_file_of(deployment, ForgetError)
     try:
         held = hold(state, f"{deployment.name} (forget)", patience_s=_PATIENCE_S)
     except FolderInUse as error:
         raise ForgetError(f"{error}; or ask the running one: leave --deployment out and name its --url") from error
     what = wanted(user=named.get("user"), session=named.get("session"), turn_id=named.get("turn_id"))
     try:
-        keys = open_keys(state, deployment.privacy)
+        keys = keys_of(deployment, ForgetError)
         with open_ledger(state, deployment.ledger, deployment.privacy, keys=keys) as ledger:
             run_steps(ledger, resume())
             return run_steps(ledger, forget(what))

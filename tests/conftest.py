@@ -12,13 +12,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 from clawrl.engine.sglang import SglangEngine
+from tests.console_fake import Fake
+from tests.console_page_kit import Open, Stage, console_stages, pages
 from tests.live import GUARDS_FOR_RANDOM_WEIGHTS, Live, free_port, tiny_deployment
 from tests.sglang_fake import Play, staged
 from tests.sglang_kit import Loop, running_sglang
 from tests.tiny_model import build_tiny_model
 
 ALONE = (
-    "test_console_page.py",
+    "test_console_page_",
     "test_live_",
     "test_demo.py",
     "test_sglang_generation.py",
@@ -91,3 +93,22 @@ def live(tiny_folder: Path) -> Iterator[Live]:
     )
     with Live(file) as deployment:
         yield deployment
+
+
+@pytest.fixture(scope="module")
+def console_stage() -> Iterator[Stage]:
+    with console_stages() as stage:
+        yield stage
+
+
+@pytest.fixture
+def fake(console_stage: Stage) -> Fake:
+    """What the console's server knows."""
+    return console_stage.begin()
+
+
+@pytest.fixture
+def open_page(console_stage: Stage, fake: Fake) -> Iterator[Open]:
+    """Opens the console's page on a view."""
+    with pages(console_stage) as opens:
+        yield opens

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from clawrl.messages import (
 )
 from clawrl.weights.members import Admit, CatchUp, Outcome
 from clawrl.weights.transaction import PublishFailed
+from tests.live import REPOSITORY
 from tests.office import (
     Office,
     says_good,
@@ -267,3 +270,14 @@ def test_a_published_version_is_current_and_a_late_replica_catches_up_before_it_
         await coordinator.close()
 
     asyncio.run(run())
+
+
+def test_the_coordinator_loads_neither_torch_nor_transformers() -> None:
+    program = """
+import sys
+import clawrl.actors.coordinator_actor
+print(sorted({"torch", "transformers"} & sys.modules.keys()))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

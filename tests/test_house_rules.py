@@ -23,7 +23,7 @@ import clawrl
 ROOT = Path(__file__).resolve().parent.parent
 EDGES = {
     "backup", "calibrate", "check", "cli", "client", "config_reference", "export", "export_turns", "forget",
-    "import_turns", "status_view",
+    "import_turns", "on_disk", "status_view",
 }  # fmt: skip
 ROOMS = {
     "serving", "engine", "judging", "methods", "loss", "training", "weights", "ledger", "environments", "evaluation",
@@ -105,6 +105,7 @@ def imports_point_downwards(modules: list[Module]) -> list[str]:
         "messages": {"*"},
         "strict": {"*"},
         "plugins": {"*"},
+        "durable": {"*"},
         **{room: {"actors", "graph", "cli"} for room in ROOMS},
         # The demo is a client of a running server; no other room knows that there are clients.
         **{room: {"actors", "graph", *EDGES, "evaluation"} for room in ROOMS - {"evaluation", "console"}},

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from clawrl.actors.coordinator import Coordinator
 from clawrl.actors.generation import Refused
 from clawrl.actors.lease_desk import Rewind
+from clawrl.cli.view import turn_life
 from clawrl.inspection.life import with_pieces
 from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, FinishReason, Lease, Message, TurnState, VersionSpan, WeightKind, WeightManifest
+from clawrl.privacy.forgetting import Wanted
 from clawrl.weights import members as weights
 from clawrl.weights.transaction import PublishFailed
 from tests.office import Office, talk, turn
-from tests.operator_kit import HELLO, hints, kept_version, one, run, until
+from tests.operator_kit import HELLO, arriving, hints, kept_version, one, run, until
 from tests.test_coordinator_guards import ALARMS, SOUND, serve_version
 
 ALL = TurnFilter()
@@ -115,6 +121,41 @@ def test_a_turn_whose_words_cannot_be_read_any_more_says_so_and_tells_the_rest(
     run(test)
 
 
+async def forgotten(folder: Path) -> Coordinator:
+    coordinator = Office(folder).open()
+    await coordinator.record(one())
+    await coordinator.forget(Wanted(turn_id="t"))
+    return coordinator
+
+
+async def not_recorded(folder: Path) -> Coordinator:
+    coordinator = Office(folder, privacy={"record_untrainable": False}).open()
+    await coordinator.record(arriving(one(), may_train=False, train_wish=False))
+    return coordinator
+
+
+@pytest.mark.parametrize("opened", [forgotten, not_recorded], ids=["forgotten", "not recorded"])
+def test_a_turn_of_which_no_word_was_kept_says_so_and_shows_no_empty_answer(
+    tmp_path: Path, opened: Callable[[Path], Awaitable[Coordinator]]
+) -> None:
+    async def test() -> None:
+        coordinator = await opened(tmp_path)
+        life = await look(coordinator, "turn", "t")
+        assert "they were not to be kept" in life["text_gone"]
+        for part in ("request", "answer", "response_text", "evidence", "feedback", "judgement", "sampling"):
+            assert life[part] is None, part
+        assert life["tokens"] == life["spans"] == []
+        shown = Console(file=StringIO(), width=200)
+        shown.print(turn_life(life))
+        told = shown.file.getvalue()  # type: ignore[attr-defined]
+        assert life["text_gone"] in told and "assistant>" not in told and life["why"]["sentence"] in told
+        (row,) = (await look(coordinator, "export", ALL, None, 10))["rows"]
+        assert row["text_gone"] and row["answer"] == [] and row["temperature"] is None
+        await coordinator.close()
+
+    run(test)
+
+
 def test_turns_are_found_by_every_filter_and_paged_without_gap_or_repeat(tmp_path: Path) -> None:
     async def test() -> None:
         coordinator = Office(tmp_path).open()
@@ -159,8 +200,6 @@ def test_sessions_come_by_their_newest_turn_and_of_two_people_each_has_their_own
         coordinator = Office(tmp_path).open()
         for name in ("a", "b"):
             await talk(coordinator, 2, session=name)
-        from dataclasses import replace
-
         other = turn("other", HELLO, "hi", session="a")
         await coordinator.record(replace(other, arrival=replace(other.arrival, owner="p")))
         await talk(coordinator, 1, session="c")
@@ -254,6 +293,26 @@ def test_steps_are_paged_with_what_the_curves_need(tmp_path: Path) -> None:
         assert rows[0]["reward_mean"] == rows[0]["accepted_share"] == 1.0 and rows[0]["stats"]["kl"] == 0.5
         assert rows[0]["stats"]["loss"] is None
         assert [row["step"] for row in await look(coordinator, "steps", rows[0]["seq"], 10)] == [1]
+        await coordinator.close()
+
+    run(test)
+
+
+def test_a_version_has_what_its_step_measured_and_what_its_publish_did_wherever_it_is_shown(tmp_path: Path) -> None:
+    async def test() -> None:
+        coordinator = Office(tmp_path).open()
+        await with_versions(coordinator, tmp_path, 0)
+        await talk(coordinator, 3)
+        lease = await coordinator.lease("run", 1, 5.0)
+        assert isinstance(lease, Lease) and await coordinator.confirm(lease.lease_id, "run")
+        assert await coordinator.applied(lease.lease_id, "run", {"kl": 0.25})
+        await coordinator._decide(replace(kept_version(1, tmp_path), stats={"committed": 2, "hold_ms": 3.0}))
+        rows = await look(coordinator, "versions", None, 10)
+        shown = (await coordinator.status())["versions"]
+        assert [row["stats"] for row in shown] == [row["stats"] for row in rows]
+        expected = {"kl": 0.25, "reward_mean": 1.0, "committed": 2, "hold_ms": 3.0}
+        assert {name: rows[0]["stats"].get(name) for name in expected} == expected
+        assert "kl" not in rows[1]["stats"], "no step made it"
         await coordinator.close()
 
     run(test)

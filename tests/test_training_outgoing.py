@@ -237,6 +237,21 @@ def test_adapters_beside_a_version_are_those_that_were_written_or_an_error(folde
         read_to_rewind(at, learned.shape)
 
 
+def test_whole_weights_are_not_read_where_the_adapters_that_are_merged_into_them_suffice(
+    folder: Path, tmp_path: Path
+) -> None:
+    one = advance(trainer(folder), range(1))
+    out = outgoing(one, tmp_path, alone=False)
+    _, at = send_with_adapters(out, tmp_path, 1)
+    adapters = dict(adapter_tensors(one._model))
+    (at / "model.safetensors").unlink()
+    advance(one, range(1, 2))
+    rewind(one, out, at)
+    assert_same_bits(dict(adapter_tensors(one._model)), adapters)
+    with pytest.raises(SnapshotError, match=r"model\.safetensors"):
+        read_to_rewind(at, shape_of(LoraConfig(rank=2)))
+
+
 @pytest.mark.parametrize("settings", [{"plain": True}, {"lora": {"rank": 2}}], ids=str)
 def test_a_trainer_without_such_adapters_rewinds_to_them_merged(
     folder: Path, tmp_path: Path, settings: Mapping[str, object]

@@ -123,6 +123,37 @@ def test_the_ledger_of_a_stopped_deployment_is_exported_and_that_of_a_running_on
     assert lines(tmp_path / "a.jsonl")[0]["messages"][0]["content"].endswith("\ud83d"), "JSON can say it"
 
 
+@pytest.mark.parametrize("command", ["export-turns", "forget"])
+@pytest.mark.parametrize(
+    ("master", "line"),
+    [("", "does not hold 64 hex digits"), ("ab" * 32, "were sealed with another master key; bring that one back")],
+    ids=["missing", "another"],
+)
+def test_without_the_master_key_a_stopped_deployment_is_one_line_about_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, master: str, line: str
+) -> None:
+    from clawrl.config import read_deployment
+    from clawrl.privacy.opening import open_ledger as open_with_keys
+
+    file = tmp_path / "tiny.yaml"
+    privacy = {"master_key": "env:CLAWRL_TEST_MASTER"}
+    settings = tiny_deployment(tmp_path, free_port(), state_dir=str(tmp_path / "state"), privacy=privacy)
+    file.write_text(yaml.safe_dump(settings))
+    deployment = read_deployment(file)
+    monkeypatch.setenv("CLAWRL_TEST_MASTER", "cd" * 32)
+    with open_with_keys(deployment.state_path, deployment.ledger, deployment.privacy) as ledger:
+        queue(ledger, "a")
+    monkeypatch.setenv("CLAWRL_TEST_MASTER", master)
+    target = tmp_path / "a.jsonl"
+    named = [str(target)] if command == "export-turns" else ["--turn", "a", "--yes"]
+    result = run(command, *named, "--deployment", str(file))
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
+    assert result.output.count("\n") == 1 and "the keys of 'tiny'" in result.output and line in result.output
+    assert not target.exists() and not list(tmp_path.glob(".a*"))
+    monkeypatch.setenv("CLAWRL_TEST_MASTER", "cd" * 32)
+    assert run(command, *named, "--deployment", str(file)).exit_code == 0
+
+
 def test_an_export_never_takes_the_place_of_a_file_and_names_its_forms(tmp_path: Path) -> None:
     there = tmp_path / "there.jsonl"
     there.write_text("mine")

@@ -42,5 +42,10 @@ class JournalDesk:
     def figures(self, replicas: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         return {
             "unrecorded": sum(self._lost.values()) + self._lost_before + self._damaged,
-            "journaled": sum(int(replica.get("journaled", 0)) for replica in replicas),
+            "journaled": journaled(replicas),
         }
+
+
+def journaled(replicas: Sequence[Mapping[str, Any]]) -> int:
+    """How many answers wait in the journals of these, by what they said last."""
+    return sum(int(replica.get("journaled", 0)) for replica in replicas)

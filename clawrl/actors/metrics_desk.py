@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from clawrl.actors.journal_desk import journaled
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import Judgement
 from clawrl.metrics.following import Following, look
@@ -35,8 +36,7 @@ class MetricsDesk:
     async def look(self) -> None:
         seen = await self._db.run(look)
         replicas = self._replicas()
-        journaled = sum(int(replica.get("journaled", 0)) for replica in replicas)
-        self._following.tell(self._sink, seen, replicas, self._guards()["figures"], journaled)
+        self._following.tell(self._sink, seen, replicas, self._guards()["figures"], journaled(replicas))
 
     def judged(self, judgement: Judgement) -> None:
         tell(self._sink, judgement)

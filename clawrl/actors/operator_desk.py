@@ -28,7 +28,7 @@ from clawrl.inspection.exported import export_row
 from clawrl.inspection.life import life_document
 from clawrl.inspection.situation import Situation
 from clawrl.ledger.life import TurnLife
-from clawrl.ledger.looking import TurnFilter
+from clawrl.ledger.looking import Page, Row, TurnFilter
 from clawrl.ledger.staleness import REWOUND_AT
 from clawrl.ledger.store import Ledger
 from clawrl.ledger.versions import VersionRefused
@@ -71,15 +71,9 @@ class OperatorDesk:
     # -- looking ------------------------------------------------------------------------------------
 
     async def turns(self, wanted: TurnFilter, before: int | None, limit: int) -> list[Document]:
-        found: list[Document] = []
-        while len(found) < limit:
-            at, most = before, min(limit - len(found), _PIECE)
-            page = await self._db.run(lambda ledger, at=at, most=most: ledger.find_turns(wanted, at, most))  # type: ignore[misc]
-            found += [turn_document(row) for row in page.rows]
-            before = page.before
-            if before is None:
-                break
-        return found
+        return await self._paged(
+            lambda ledger, at, most: ledger.find_turns(wanted, at, most), turn_document, before, limit
+        )
 
     async def export(self, wanted: TurnFilter, before: int | None, limit: int) -> Document:
         """Turns with texts and tokens, as rows of a data set; ``before`` is null when that was all."""
@@ -99,15 +93,7 @@ class OperatorDesk:
         return life_document(life, self._deployment, await self._situation(life))
 
     async def sessions(self, before: int | None, limit: int) -> list[Document]:
-        found: list[Document] = []
-        while len(found) < limit:
-            at, most = before, min(limit - len(found), _PIECE)
-            page = await self._db.run(lambda ledger, at=at, most=most: ledger.recent_sessions(at, most))  # type: ignore[misc]
-            found += [session_document(row) for row in page.rows]
-            before = page.before
-            if before is None:
-                break
-        return found
+        return await self._paged(Ledger.recent_sessions, session_document, before, limit)
 
     async def session(self, name: str, before: int | None, limit: int) -> Document | Refused:
         """The sessions of this name, of one owner or of several, and the newest of their turns."""
@@ -182,6 +168,24 @@ class OperatorDesk:
             return
 
     # -- what is behind it --------------------------------------------------------------------------
+
+    async def _paged(
+        self,
+        look: Callable[[Ledger, int | None, int], Page[Row]],
+        document: Callable[[Row], Document],
+        before: int | None,
+        limit: int,
+    ) -> list[Document]:
+        """Up to ``limit`` rows from ``before`` on; ``look`` is called for a piece at a time."""
+        found: list[Document] = []
+        while len(found) < limit:
+            at, most = before, min(limit - len(found), _PIECE)
+            page: Page[Row] = await self._db.run(lambda ledger, at=at, most=most: look(ledger, at, most))  # type: ignore[misc]
+            found += [document(row) for row in page.rows]
+            before = page.before
+            if before is None:
+                break
+        return found
 
     async def _kept(self) -> list[int]:
         rows = await self._db.run(lambda ledger: (ledger.version(0), ledger.version_rows(None, _VERSIONS_LOOKED_AT)))

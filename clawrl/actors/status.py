@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clawrl.config import Deployment
+from clawrl.inspection.documents import version_stats
 from clawrl.ledger.store import Ledger
 from clawrl.ledger.views import Counts, StepRow, StepState
 from clawrl.messages import DropReason
@@ -18,18 +19,15 @@ def status_document(deployment: Deployment, ledger: Ledger) -> dict[str, Any]:
     current, pause, counts = ledger.current_version(), ledger.paused(), ledger.counts()
     newest = ledger.steps(200)
     steps = {step.step: step for step in reversed(newest)}
-    versions: list[dict[str, Any]] = []
-    for version in ledger.versions(200):
-        step = steps.get(version.step)
-        trained = {} if step is None else {**step.stats, "reward_mean": step.reward_mean}
-        versions.append(
-            {
-                "version": version.version,
-                "step": version.step,
-                "published_at": version.published_at,
-                "stats": {**trained, **version.stats},
-            }
-        )
+    versions: list[dict[str, Any]] = [
+        {
+            "version": version.version,
+            "step": version.step,
+            "published_at": version.published_at,
+            "stats": version_stats(version, steps.get(version.step)),
+        }
+        for version in ledger.versions(200)
+    ]
     holds = [v["stats"]["hold_ms"] for v in versions if v["stats"].get("committed")]
     return {
         "name": deployment.name,

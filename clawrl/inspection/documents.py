@@ -6,11 +6,11 @@ Times are seconds since the epoch. ``seq`` is what the next page's ``before`` is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from clawrl.ledger.looking import SessionRow, VersionRow
 from clawrl.ledger.views import StepRow, TurnRow
+from clawrl.messages import PolicyVersion
 from clawrl.training.staleness import lag_histogram
 
 
@@ -63,7 +63,6 @@ def session_document(row: SessionRow) -> dict[str, Any]:
 def version_document(row: VersionRow, *, current: int | None, kept: bool, step: StepRow | None) -> dict[str, Any]:
     """``kept``: its weights are on disk, so that it can be rolled back to. ``step`` made it, where that is known."""
     version = row.version
-    trained: Mapping[str, Any] = {} if step is None else {**step.stats, "reward_mean": step.reward_mean}
     return {
         "version": version.version,
         "step": version.step,
@@ -73,8 +72,14 @@ def version_document(row: VersionRow, *, current: int | None, kept: bool, step: 
         "good": row.good,
         "rolled_back_to": version.stats.get("rolled_back_to"),
         "rolled_back_from": version.stats.get("rolled_back_from"),
-        "stats": {**trained, **version.stats},
+        "stats": version_stats(version, step),
     }
+
+
+def version_stats(version: PolicyVersion, step: StepRow | None) -> dict[str, Any]:
+    """What the step that made a version measured, if that is known, and what publishing it did."""
+    trained = {} if step is None else {**step.stats, "reward_mean": step.reward_mean}
+    return {**trained, **version.stats}
 
 
 def step_document(row: StepRow) -> dict[str, Any]:

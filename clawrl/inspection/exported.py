@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from clawrl.inspection.documents import finite
-from clawrl.inspection.life import message_document
 from clawrl.ledger.life import TurnText
 from clawrl.ledger.views import TurnRow
 from clawrl.messages import Message
+from clawrl.serving.openai_message import openai_message
 
 
 def export_row(row: TurnRow, text: TurnText | None) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def export_row(row: TurnRow, text: TurnText | None) -> dict[str, Any]:
 def exported_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
     found = []
     for message in messages:
-        written = message_document(message)
+        written = openai_message(message)
         found.append(
             {
                 "role": message.role,

@@ -19,30 +19,21 @@ from clawrl.inspection.situation import Situation
 from clawrl.inspection.why import explain
 from clawrl.ledger.life import TurnLife, TurnText
 from clawrl.ledger.views import StepRow
-from clawrl.messages import Message, TeacherTargets, Turn, TurnState
+from clawrl.messages import TeacherTargets, Turn, TurnState
 from clawrl.methods.binary_rl import BinaryRLConfig
 from clawrl.methods.combine import CombineConfig
 from clawrl.methods.opd import OPDConfig
 from clawrl.methods.plain import RewardConfig
+from clawrl.serving.openai_message import openai_message
 from clawrl.strict import StrictConfig
 
-GONE = "its texts and tokens are gone: they were redacted or forgotten, or the key of their owner was deleted"
+GONE = "its texts and tokens are gone: they were not to be kept, were forgotten, or the key of their owner was deleted"
 
 
 def life_document(life: TurnLife, deployment: Deployment, situation: Situation) -> dict[str, Any]:
-    text = life.text
     return {
         **turn_document(life.row),
-        "text_gone": None if text is not None else GONE,
-        "request": None if text is None else _request(text.turn),
-        "answer": None if text is None else message_document(text.turn.answer),
-        "response_text": None if text is None else text.turn.response_text,
-        "evidence": None if text is None else _evidence(text),
-        "feedback": None if text is None else _feedback(text),
-        "judgement": None if text is None else _judgement(text),
-        "sampling": None if text is None else _sampling(text.turn),
-        "spans": [] if text is None else [asdict(span) for span in text.turn.spans],
-        "tokens": [] if text is None else _tokens(text, life.step, deployment.trainer.method),
+        **(_without_text() if life.text is None else _with_text(life.text, life.step, deployment.trainer.method)),
         "credit": _credit(life, deployment),
         "transitions": [
             {"from": None if move.source is None else move.source.value, "to": move.target.value}
@@ -54,21 +45,25 @@ def life_document(life: TurnLife, deployment: Deployment, situation: Situation) 
     }
 
 
-def message_document(message: Message) -> dict[str, Any]:
-    """A message in OpenAI's shape, without what is not there."""
-    said: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning:
-        said["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        said["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        said["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        said["name"] = message.name
-    return said
+def _with_text(text: TurnText, step: StepRow | None, method: StrictConfig) -> dict[str, Any]:
+    return {
+        "text_gone": None,
+        "request": _request(text.turn),
+        "answer": openai_message(text.turn.answer),
+        "response_text": text.turn.response_text,
+        "evidence": _evidence(text),
+        "feedback": _feedback(text),
+        "judgement": _judgement(text),
+        "sampling": _sampling(text.turn),
+        "spans": [asdict(span) for span in text.turn.spans],
+        "tokens": _tokens(text, step, method),
+    }
+
+
+def _without_text() -> dict[str, Any]:
+    """The same fields, with nothing in them but why."""
+    absent = ("request", "answer", "response_text", "evidence", "feedback", "judgement", "sampling")
+    return {"text_gone": GONE, **dict.fromkeys(absent), "spans": [], "tokens": []}
 
 
 def with_pieces(document: Mapping[str, Any], pieces: Sequence[str] | None) -> dict[str, Any]:
@@ -82,7 +77,7 @@ def with_pieces(document: Mapping[str, Any], pieces: Sequence[str] | None) -> di
 def _request(turn: Turn) -> dict[str, Any]:
     inputs = turn.arrival.inputs
     return {
-        "messages": [message_document(message) for message in turn.arrival.messages],
+        "messages": [openai_message(message) for message in turn.arrival.messages],
         "tools": [json.loads(tool) for tool in inputs.tools],
         "template_arguments": json.loads(inputs.arguments),
         "arrived_at": turn.arrival.arrived_at,
@@ -92,7 +87,7 @@ def _request(turn: Turn) -> dict[str, Any]:
 def _evidence(text: TurnText) -> dict[str, Any] | None:
     if text.evidence is None:
         return None
-    messages = [message_document(message) for message in text.evidence.messages]
+    messages = [openai_message(message) for message in text.evidence.messages]
     return {"from_turn": text.evidence.from_turn, "messages": messages}
 
 

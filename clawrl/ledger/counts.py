@@ -97,11 +97,6 @@ def turn_rows(
     return [turn_row(db, row) for row in rows]
 
 
-def step_rows(db: Database, limit: int) -> list[StepRow]:
-    """The newest steps first."""
-    return [step_row(row) for row in db.rows("SELECT * FROM steps ORDER BY id DESC LIMIT ?", limit)]
-
-
 def run_row(db: Database) -> RunRow | None:
     run = db.one("SELECT run_id, restored_step FROM runs ORDER BY id DESC LIMIT 1")
     if run is None:

@@ -18,17 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from clawrl.durable import sync_path
 from clawrl.ledger.codec import Codec
 from clawrl.ledger.schema import ADDED, SCHEMA_VERSION, TABLES, UPGRADES
-
-
-def sync_path(path: Path) -> None:
-    """Onto the disk with a file, or with the names in a folder."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class LedgerFileError(RuntimeError):

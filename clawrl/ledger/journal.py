@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from clawrl.durable import sync_path
 from clawrl.ledger.codec import Codec
-from clawrl.ledger.database import sync_path
 from clawrl.ledger.turn_codec import pack_turn, unpack_turn
 from clawrl.messages import Turn, TurnId
 

@@ -1,7 +1,7 @@
 """Everything that the ledger knows of one turn, for a person who asks what became of it.
 
-A read of one turn through its id; the texts come through the codec like everywhere else. Where they cannot be had (the
-key of their owner is gone) the rest is told all the same.
+A read of one turn through its id; the texts come through the codec like everywhere else. Where they cannot be had (they
+were not kept, or the key of their owner is gone) the rest is told all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from clawrl.ledger import judgements, moves, turns
 from clawrl.ledger.counts import ROW_SQL, step_row, turn_row
 from clawrl.ledger.database import Database
 from clawrl.ledger.views import StepRow, Transition, TurnRow
-from clawrl.messages import Feedback, Judgement, Message, TeacherTargets, Turn, TurnId, TurnState
+from clawrl.messages import Feedback, Judgement, Message, TeacherTargets, Turn, TurnId, TurnState, Withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def texts_if_any(db: Database, turn_id: TurnId) -> TurnText | None:
 
 def _texts(db: Database, turn_id: TurnId) -> TurnText | None:
     turn = turns.load(db, turn_id)
-    if turn is None:
+    if turn is None or turn.withheld is Withheld.ALL:
         return None
     return TurnText(
         turn=turn,

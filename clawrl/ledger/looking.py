@@ -162,7 +162,7 @@ def version_rows(db: Database, before: int | None, limit: int) -> list[VersionRo
 
 
 def step_page(db: Database, before: int | None, limit: int) -> list[StepRow]:
-    """Steps with a smaller ``seq`` than ``before``; undone ones too."""
+    """The newest steps with a smaller ``seq`` than ``before``, newest first; undone ones too."""
     rows = db.rows(
         "SELECT * FROM steps WHERE id < ? ORDER BY id DESC LIMIT ?", _TOP if before is None else before, limit
     )

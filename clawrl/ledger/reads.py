@@ -47,6 +47,9 @@ class Reads:
         run = runs.current_run(self._db)
         return 0 if run is None else int(run["checkpointed_step"])
 
+    def steps(self, limit: int = 100) -> list[StepRow]:
+        return self.step_page(None, limit)
+
     def step_page(self, before: int | None = None, limit: int = 100) -> list[StepRow]:
         return looking.step_page(self._db, before, limit)
 

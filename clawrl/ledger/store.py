@@ -54,7 +54,6 @@ from clawrl.ledger.views import (
     Pause,
     Recorded,
     Restored,
-    StepRow,
     Swept,
     Transition,
     TurnRow,
@@ -364,9 +363,6 @@ class Ledger(Reads, Forgetful):
 
     def judge_stats(self) -> JudgeStats:
         return counts.judge_stats(self._db)
-
-    def steps(self, limit: int = 100) -> list[StepRow]:
-        return counts.step_rows(self._db, limit)
 
     def turn(self, turn_id: TurnId) -> Turn | None:
         return turns.load(self._db, turn_id)

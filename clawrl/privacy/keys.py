@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from clawrl.durable import sync_path
+
 _ID_BYTES, _KEY_BYTES, _NONCE_BYTES = 8, 32, 12
 
 
@@ -110,7 +112,7 @@ class KeyStore:
             except FileNotFoundError:
                 return False
             path.unlink()
-            _sync(self._owners)
+            sync_path(self._owners)
             return True
 
     def pseudonym(self, *names: str) -> str:
@@ -245,12 +247,4 @@ def _write_new(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_path(path.parent)

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from clawrl.messages import NO_INPUTS, Message, SamplingParams, TemplateInputs, ToolCall
 from clawrl.serving.errors import context_overflow, invalid_request
+from clawrl.serving.openai_message import openai_message
 from clawrl.serving.tool_text import knows_tools, told_in_text
 
 _RESERVED = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
@@ -24,19 +25,7 @@ _RESERVED = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_templ
 
 def template_message(message: Message) -> dict[str, Any]:
     """As chat templates expect it. Arguments of a tool call are an object where they are one, else their text."""
-    said: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning:
-        said["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        said["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        said["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        said["name"] = message.name
-    return said
+    return openai_message(message, _arguments)
 
 
 def _arguments(call: ToolCall) -> Any:

@@ -133,11 +133,11 @@ def tree_attention(
         raise ValueError(f"attention with {odd[0]} cannot run over a tree")
     tree.windowed |= sliding_window is not None
     pieces = [tensor.split(tree.lengths, dim=2) for tensor in (query, key, value)]
+    attend = functools.partial(_attend, dropout=dropout, scaling=scaling)
     outputs = []
     for i, run in enumerate(tree.runs):
         queries = _apart(pieces[0][i], run.count)
         keys, values = (_apart(_joined([of_kind[j] for j in run.path], 2), run.count) for of_kind in pieces[1:])
-        attend = functools.partial(_attend, dropout=dropout, scaling=scaling)
         answers = [
             attend(queries[:, :, block.rows], keys[:, :, block.keys], values[:, :, block.keys], block.mask)
             for block in tree.blocks(run.node, sliding_window, query.dtype)

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import torch
 
+from clawrl.durable import sync_path
 from clawrl.messages import LedgerPosition
 from clawrl.training.model import rank, world_size
 
@@ -49,7 +50,7 @@ def write_index(folder: Path, step: int, position: LedgerPosition | None = None)
     if position is not None:
         index |= {"ledger": position.ledger, "run": position.run}
     _write(folder / _INDEX, lambda file: file.write(json.dumps(index).encode()))
-    _sync(folder.parent)
+    sync_path(folder.parent)
 
 
 def remove_index(folder: Path) -> None:
@@ -131,12 +132,4 @@ def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
         # Of a full disk, say: half a file must not stay to fill it.
         temporary.unlink(missing_ok=True)
     # The rename itself must survive a power cut before anyone relies on it.
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_path(path.parent)

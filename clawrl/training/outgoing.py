@@ -119,11 +119,14 @@ class Outgoing:
 def read_to_rewind(folder: Path, shape: AdapterShape | None) -> dict[str, torch.Tensor]:
     """The weights of a version for a trainer whose adapters have ``shape``: apart from its adapters if they fit.
 
-    Of whole weights with such adapters merged in, the adapters alone.
+    Of whole weights with such adapters merged in, the adapters alone: nothing else is read.
     """
+    if shape is not None and read_manifest(folder).addition is None:
+        learned = read_learned(folder)
+        if learned is not None and learned.shape == shape:
+            return dict(learned.tensors)
     manifest, tensors = read_snapshot(folder)
     if manifest.addition is None:
-        learned = read_learned(folder)
-        return dict(learned.tensors) if learned is not None and learned.shape == shape else tensors
+        return tensors
     _, base = read_base(folder, manifest)
     return {**base, **tensors} if manifest.addition.shape == shape else merge(base, tensors, manifest.addition.shape)

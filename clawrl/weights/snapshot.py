@@ -25,6 +25,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from clawrl.durable import sync_path
 from clawrl.messages import AdapterShape, Addition, TensorSpec, WeightKind, WeightManifest
 from clawrl.weights.adapters import merge
 from clawrl.weights.kept import snapshot_name
@@ -66,8 +67,7 @@ def write_snapshot(
         save_file({name: tensor.contiguous() for name, tensor in learned.tensors.items()}, aside / _LEARNED, said)
     (aside / "manifest.json").write_text(json.dumps(dataclasses.asdict(manifest)))
     for part in aside.iterdir():
-        with part.open("rb") as handle:
-            os.fsync(handle.fileno())
+        sync_path(part)
     try:
         os.replace(aside, folder)
     except OSError:

@@ -17,6 +17,7 @@ from typing import Any
 from clawrl.messages import FinishReason, Message, VersionSpan
 from clawrl.serving.dialects.base import AnswerFacts
 from clawrl.serving.errors import ApiError
+from clawrl.serving.openai_message import openai_call
 from clawrl.serving.pieces import (
     CallPiece,
     FinishPiece,
@@ -140,10 +141,7 @@ def error_body(error: ApiError) -> Json:
 
 def message_json(message: Message) -> Json:
     """No null but the content of an answer that is tool calls only, as OpenAI has it."""
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.tool_calls
-    ]
+    calls = [openai_call(call) for call in message.tool_calls]
     said: Json = {"role": "assistant", "content": message.content or (None if calls else "")}
     if message.reasoning:
         said["reasoning_content"] = message.reasoning

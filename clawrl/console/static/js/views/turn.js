@@ -129,6 +129,11 @@ function messageOf(message, kind = "") {
 
 function judgedOf(life) {
   const judgement = life.judgement;
+  if (!judgement && life.text_gone && life.verdict !== null) {
+    return panel("Judgement",
+      facts([["Verdict", verdict(life.verdict)], ["Reward", life.reward === null ? null : signed(life.reward)]]),
+      h("p", { class: "muted" }, "What the judge wrote is gone, too."));
+  }
   if (!judgement) return panel("Judgement", h("p", { class: "muted" }, "Nobody has judged it so far."));
   const votes = h("ul", { class: "votes", "aria-label": "Votes" }, (judgement.votes ?? []).map((vote) => h("li", {}, verdict(vote))));
   const hints = judgement.hints ?? [];
