@@ -1,10 +1,11 @@
 // The server's routes. The key lives in this tab's sessionStorage and travels in a header, never in an address.
 
-const STORED = "clawrl-console-key";
+import { remembered } from "./storage.js";
+
 // The page is at …/console/, the routes beside it, whatever prefix both have.
 const BASE = new URL("../", document.baseURI);
 
-export class ApiError extends Error {
+class ApiError extends Error {
   // status 0: the server could not be reached.
   constructor(status, message, retryAfter = null) {
     super(message);
@@ -13,11 +14,8 @@ export class ApiError extends Error {
   }
 }
 
-export const key = {
-  get: () => sessionStorage.getItem(STORED) ?? "",
-  set: (value) => sessionStorage.setItem(STORED, value),
-  clear: () => sessionStorage.removeItem(STORED),
-};
+const stored = remembered(() => sessionStorage, "clawrl-console-key");
+export const key = { ...stored, get: () => stored.get() ?? "" };
 
 export async function request(method, path, { query, body, headers = {}, signal } = {}) {
   const url = new URL(path, BASE);
@@ -25,7 +23,8 @@ export async function request(method, path, { query, body, headers = {}, signal 
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
   }
   const sent = { ...headers };
-  if (key.get()) sent.Authorization = `Bearer ${key.get()}`;
+  const used = key.get();
+  if (used) sent.Authorization = `Bearer ${used}`;
   if (body !== undefined) sent["Content-Type"] = "application/json";
   let response;
   try {
@@ -38,22 +37,32 @@ export async function request(method, path, { query, body, headers = {}, signal 
       credentials: "omit",
     });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (error.name === "AbortError" || error.name === "TimeoutError") throw error;
     throw new ApiError(0, "The server cannot be reached.");
   }
-  if (!response.ok) throw await refusal(response);
+  if (!response.ok) throw await refusal(response, used);
   return response;
 }
 
-async function refusal(response) {
+async function refusal(response, used) {
   let message = `The server answered ${response.status}.`;
   try {
     message = (await response.json()).error?.message ?? message;
-  } catch {
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
     // Not ours to word: a proxy in between, or Serve itself.
   }
-  if (response.status === 401) document.dispatchEvent(new CustomEvent("console:key-refused"));
+  // Several requests are refused at once, the later ones maybe after another key was given: the first one counts.
+  if (response.status === 401 && used === key.get()) document.dispatchEvent(new CustomEvent("console:key-refused"));
   return new ApiError(response.status, message, response.headers.get("Retry-After"));
+}
+
+// No address can have these as a part of its path: every browser would go up instead.
+const UNSPEAKABLE = [".", ".."];
+
+async function sessionNamed(name, query, signal) {
+  if (!UNSPEAKABLE.includes(name)) return json("GET", `clawrl/sessions/${encodeURIComponent(name)}`, { query, signal });
+  return { session: name, of: [], turns: await api.turns({ ...query, session: name }, signal) };
 }
 
 const json = async (method, path, options) => (await request(method, path, options)).json();
@@ -63,7 +72,7 @@ export const api = {
   turns: (query, signal) => json("GET", "clawrl/turns", { query, signal }),
   turn: (id, signal) => json("GET", `clawrl/turns/${encodeURIComponent(id)}`, { signal }),
   sessions: (query, signal) => json("GET", "clawrl/sessions", { query, signal }),
-  session: (name, query, signal) => json("GET", `clawrl/sessions/${encodeURIComponent(name)}`, { query, signal }),
+  session: sessionNamed,
   versions: (query, signal) => json("GET", "clawrl/versions", { query, signal }),
   steps: (query, signal) => json("GET", "clawrl/steps", { query, signal }),
   models: (signal) => json("GET", "v1/models", { signal }),
@@ -76,7 +85,7 @@ export const api = {
   endSession: (name) => json("POST", `clawrl/sessions/${encodeURIComponent(name)}/done`, {}),
 };
 
-// A streamed answer: calls `onDelta({text, reasoning, calls})`, returns {turn, version, finish}.
+// A streamed answer: calls `onDelta({text, reasoning})`, returns {turn, version, finish}.
 export async function chat({ model, messages, session, sampling, side, train, signal, onDelta }) {
   const headers = side ? { "X-Turn-Type": "side" } : {};
   if (session) headers["X-Session-Id"] = session;
@@ -98,11 +107,7 @@ export async function chat({ model, messages, session, sampling, side, train, si
     if (!choice) continue;
     if (choice.finish_reason) told.finish = choice.finish_reason;
     const delta = choice.delta ?? {};
-    onDelta({
-      text: delta.content ?? "",
-      reasoning: delta.reasoning_content ?? delta.reasoning ?? "",
-      calls: delta.tool_calls ?? [],
-    });
+    onDelta({ text: delta.content ?? "", reasoning: delta.reasoning_content ?? delta.reasoning ?? "" });
   }
   if (!ended && told.finish === null) throw new ApiError(0, "The answer broke off before its end.");
   return told;

@@ -1,10 +1,10 @@
 // The frame: who is in, what serves, whether it learns; and which view is shown. One poll of the status feeds them all.
 
 import { api, key } from "./api.js";
-import { h, icon, replace, setText } from "./dom.js";
-import { ask, help, notice, noticeArea } from "./dialogs.js";
+import { h, icon, replace, setText, stamped } from "./dom.js";
+import { ask, closeDialogs, help, notice, noticeArea } from "./dialogs.js";
 import { clock } from "./format.js";
-import { bind, shortcuts, startKeys } from "./keys.js";
+import { bind, shortcuts, startKeys, unbindAll } from "./keys.js";
 import { Poll } from "./live.js";
 import { nextTheme, startTheme, themeButton } from "./theme.js";
 import { view as chat } from "./views/chat.js";
@@ -21,6 +21,8 @@ const root = document.getElementById("app");
 const ctx = { status: null, refresh: () => poll.now(), onChange: null };
 const kept = new Map();
 let shown = null;
+// What `shown` was built from, and of what.
+let from = null;
 let frame = null;
 let upSince = null;
 let trouble = null;
@@ -54,9 +56,14 @@ function onTrouble(error, retryAt) {
     drawStatus();
     drawBanners();
   } else {
+    const card = h("div", { class: "gate-card" });
+    if (!root.querySelector(".unanswered")) replace(root, h("main", { class: "gate unanswered", id: "main" }, card));
     const wait = Math.max(1, Math.round((retryAt - Date.now()) / 1000));
-    replace(root, h("main", { class: "gate", id: "main" }, h("div", { class: "gate-card", role: "alert" }, h("h1", {}, "The server does not answer"),
-      h("p", {}, `${error.message} Trying again in ${wait} s.`), h("button", { class: "primary", type: "button", onclick: () => poll.now() }, "Try now"))));
+    // Said again, it stays as it is: who is on its button stays there.
+    stamped(root.querySelector(".gate-card"), error.message, () => [
+      h("div", { role: "alert" }, h("h1", {}, "The server does not answer"), h("p", {}, error.message)),
+      h("p", { class: "count" }), h("button", { class: "primary", type: "button", onclick: () => poll.now() }, "Try now")]);
+    setText(root.querySelector(".count"), `Trying again in ${wait} s.`);
   }
 }
 
@@ -68,9 +75,12 @@ function lock(why) {
   key.clear();
   frame = null;
   ctx.status = null;
-  // What was said and read goes with the key.
-  kept.forEach((view) => view.stop?.());
+  trouble = null;
+  // What was said and read goes with the key, and so does what could still act.
+  kept.forEach((view) => view.close?.());
   kept.clear();
+  unbindAll();
+  closeDialogs();
   const input = h("input", { id: "key", type: "password", autocomplete: "off", spellcheck: "false", required: true });
   const note = h("p", { class: "trouble", role: "alert", hidden: !why }, why);
   const form = h("form", { class: "gate-card" }, h("h1", {}, "clawrl console"), h("p", {}, "Enter the console's key, or the operator's. It stays in this tab until you close it."),
@@ -78,9 +88,10 @@ function lock(why) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const given = input.value.trim();
-    // Such a key could not be sent: headers are Latin-1.
-    if (!given || /[^\x20-\xff]/.test(given)) {
-      setText(note, "This is not a key.");
+    // A header has no sure way to say more than ASCII.
+    const wrong = !given ? "Enter a key." : /[^\x20-\x7e]/.test(given) ? "A key has only letters without accents, digits and ASCII signs in it." : null;
+    if (wrong) {
+      setText(note, wrong);
       note.hidden = false;
       return;
     }
@@ -135,9 +146,14 @@ function navigate() {
   const found = Object.hasOwn(VIEWS, name) ? name : "overview";
   const params = rest.filter((part) => part !== "");
   const build = found === "turns" && params.length ? turn : VIEWS[found];
+  const asked = new URLSearchParams(query ?? "");
+  const place = JSON.stringify([found, params]);
+  // Another filter is no other view: who walks through its choices stays there.
+  if (shown?.onQuery && from === place) return shown.onQuery(asked);
   const moved = shown !== null;
   leave();
-  shown = kept.get(found) ?? build(ctx, params, new URLSearchParams(query ?? ""));
+  from = place;
+  shown = kept.get(found) ?? build(ctx, params, asked);
   if (shown.keep) kept.set(found, shown);
   setText(frame.title, shown.title);
   document.title = `${shown.title} · clawrl console`;

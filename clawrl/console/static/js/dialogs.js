@@ -18,6 +18,10 @@ export function notice(text, kind = "info") {
   if (kind !== "error") setTimeout(() => card.remove(), 8000);
 }
 
+export function closeDialogs() {
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+}
+
 function modal(title, content, wide = false) {
   const heading = h("h2", { id: "dialog-title" }, title);
   const dialog = h("dialog", { class: wide ? "wide" : "", "aria-labelledby": "dialog-title" }, heading, content);

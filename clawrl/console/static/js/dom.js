@@ -41,6 +41,15 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// Builds the content of `element` anew only where what it shows has changed: what is opened, selected or has the focus in
+// it stays.
+export function stamped(element, value, build) {
+  const stamp = JSON.stringify(value) ?? "";
+  if (element.stamp === stamp) return;
+  element.stamp = stamp;
+  replace(element, build());
+}
+
 // Makes the children of `parent` those of `items`, by key. What did not change stays the same element: focus, selection
 // and scrolling survive an update. A changed one that had the focus gets it back.
 export function reconcile(parent, items, key, build) {

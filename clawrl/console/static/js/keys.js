@@ -1,14 +1,16 @@
 // Single keys, while nobody types and no dialog is open. They can be switched off, for people who speak to a computer.
 
-const STORED = "clawrl-console-keys";
+import { remembered } from "./storage.js";
+
+const stored = remembered(() => localStorage, "clawrl-console-keys");
 const bound = new Map();
 
 export const shortcuts = {
   get on() {
-    return localStorage.getItem(STORED) !== "off";
+    return stored.get() !== "off";
   },
   set on(value) {
-    localStorage.setItem(STORED, value ? "on" : "off");
+    stored.set(value ? "on" : "off");
   },
 };
 
@@ -16,6 +18,9 @@ export function bind(keys, act) {
   for (const key of [keys].flat()) bound.set(key, act);
   return () => [keys].flat().forEach((key) => bound.get(key) === act && bound.delete(key));
 }
+
+// Behind the gate nothing is left to act on.
+export const unbindAll = () => bound.clear();
 
 const typing = (target) => target.closest?.("input, textarea, select, [contenteditable], [role=listbox], [role=img]");
 

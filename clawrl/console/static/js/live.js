@@ -2,12 +2,15 @@
 // up to every 15 seconds, and at once when the page is looked at again or the network is back.
 
 const SLOWEST_MS = 15_000;
+// A server that takes a connection and never answers is away, too.
+const PATIENCE_MS = 12_000;
 
 export class Poll {
   // `ask(signal)` resolves to a value. `onValue(value)`; `onTrouble(error, retryAtMs)`; both are called in order.
-  constructor(ask, { everyMs, onValue, onTrouble = () => {} }) {
+  constructor(ask, { everyMs, onValue, onTrouble = () => {}, patienceMs = PATIENCE_MS }) {
     this.ask = ask;
     this.everyMs = everyMs;
+    this.patienceMs = patienceMs;
     this.onValue = onValue;
     this.onTrouble = onTrouble;
     this.failures = 0;
@@ -44,13 +47,15 @@ export class Poll {
     const running = new AbortController();
     this.running = running;
     try {
-      const value = await this.ask(running.signal);
+      const value = await this.ask(AbortSignal.any([running.signal, AbortSignal.timeout(this.patienceMs)]));
       if (this.running !== running) return;
       this.failures = 0;
       this.onValue(value);
       this.next(running, this.everyMs);
-    } catch (error) {
-      if (error.name === "AbortError" || this.running !== running) return;
+    } catch (thrown) {
+      if (thrown.name === "AbortError" || this.running !== running) return;
+      const silent = thrown.name === "TimeoutError";
+      const error = silent ? Object.assign(new Error("The server does not answer."), { status: 0 }) : thrown;
       if (error.status === undefined) console.error(error);
       this.failures += 1;
       const wait = Math.min(this.everyMs * 2 ** (this.failures - 1), SLOWEST_MS) * (0.9 + 0.2 * Math.random());

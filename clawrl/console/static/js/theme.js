@@ -1,13 +1,14 @@
 // Light, dark or what the system says; remembered in this browser. Tells listeners, since a canvas knows no style sheet.
 
 import { h, icon, replace } from "./dom.js";
+import { remembered } from "./storage.js";
 
-const STORED = "clawrl-console-theme";
+const stored = remembered(() => localStorage, "clawrl-console-theme");
 const NAMES = { auto: "as the system", light: "light", dark: "dark" };
 const ICONS = { auto: "auto", light: "sun", dark: "moon" };
 const ORDER = ["auto", "light", "dark"];
 
-let current = ORDER.includes(localStorage.getItem(STORED)) ? localStorage.getItem(STORED) : "auto";
+let current = ORDER.includes(stored.get()) ? stored.get() : "auto";
 
 function apply() {
   document.documentElement.dataset.theme = current;
@@ -21,7 +22,7 @@ export function startTheme() {
 
 export function nextTheme() {
   current = ORDER[(ORDER.indexOf(current) + 1) % ORDER.length];
-  localStorage.setItem(STORED, current);
+  stored.set(current);
   apply();
   return NAMES[current];
 }

@@ -1,7 +1,7 @@
 // The small things that several views show.
 
 import { h, icon, reconcile, replace } from "./dom.js";
-import { STATES, plural, short, signed, whole, words } from "./format.js";
+import { STATES, short, signed, whole, words } from "./format.js";
 
 export function statePill(state, reason) {
   const text = reason ? `${words(state)}: ${words(reason)}` : words(state);
@@ -50,6 +50,26 @@ export function facts(rows) {
   return list;
 }
 
+// A table that is made anew where other columns are wanted. `columnsOf(rows)` gives them.
+export function changingTable(label, columnsOf, key, options) {
+  const element = h("div", {});
+  let inner = null;
+  let names = null;
+  return {
+    element,
+    update(rows) {
+      const columns = columnsOf(rows);
+      const now = columns.map((column) => column.name).join("\n");
+      if (now !== names) {
+        names = now;
+        inner = table(label, columns, key, options);
+        replace(element, inner.element);
+      }
+      inner.update(rows);
+    },
+  };
+}
+
 // columns: [{name, cell(row), class, title}]. Returns {element, update(rows)}; rows are matched by `key`.
 export function table(label, columns, key, { rowClass } = {}) {
   const body = h("tbody");
@@ -76,45 +96,7 @@ export function bars(label, rows, link) {
     const meter = h("span", { class: "bar", "aria-hidden": "true" }, h("i", {}));
     meter.firstChild.style.width = `${(100 * count) / most}%`;
     const shown = link ? h("a", { href: link(name) }, words(name)) : words(name);
-    list.append(h("li", {}, h("span", { class: "name" }, shown), meter, h("span", { class: "num" }, whole(count))));
+    list.append(h("li", {}, h("span", {}, shown), meter, h("span", { class: "num" }, whole(count))));
   }
   return list;
-}
-
-// Pages that go back in time: the newest one is live, older ones stand still.
-export class Pages {
-  constructor(onMove) {
-    this.before = [];
-    this.onMove = onMove;
-    this.newer = h("button", { type: "button", onclick: () => this.move(-1) }, "Newer");
-    this.older = h("button", { type: "button", onclick: () => this.move(1) }, "Older");
-    this.where = h("span", { class: "muted", "aria-live": "polite" });
-    this.element = h("nav", { class: "pages", "aria-label": "Pages" }, this.newer, this.where, this.older);
-    this.next = null;
-  }
-
-  get cursor() {
-    return this.before.at(-1) ?? null;
-  }
-
-  reset() {
-    this.before = [];
-    this.next = null;
-  }
-
-  move(by) {
-    if (by > 0 && this.next !== null) this.before.push(this.next);
-    if (by < 0) this.before.pop();
-    this.onMove();
-  }
-
-  // `rows` of a page that was asked for with `limit`.
-  shown(rows, limit, what) {
-    this.next = rows.length >= limit ? rows.at(-1).seq : null;
-    this.newer.disabled = this.before.length === 0;
-    this.older.disabled = this.next === null;
-    const place = this.before.length ? `page ${this.before.length + 1}` : "newest";
-    const text = `${plural(rows.length, what)}, ${place}`;
-    if (this.where.textContent !== text) this.where.textContent = text;
-  }
 }

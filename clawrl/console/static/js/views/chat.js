@@ -2,23 +2,29 @@
 // it, and asked for again to see what that changed. The conversation lives in this page and nowhere else in the browser.
 
 import { api, chat } from "../api.js";
-import { h, icon, replace, setText } from "../dom.js";
+import { h, icon, replace, setText, stamped } from "../dom.js";
 import { notice } from "../dialogs.js";
 import { bind } from "../keys.js";
+import { Followed } from "../followed.js";
 import { Poll } from "../live.js";
 import { statePill, turnLink, verdict } from "../widgets.js";
 
 const MOST_FOLLOWED = 12;
+// Rows of the conversation that are looked at for them.
+const ROWS = 2 * MOST_FOLLOWED;
 // A step has learned from it; it counts as trained once a checkpoint holds that step.
 const LEARNED = ["applied", "trained"];
+const TOO_LATE = "What you said is written down, but came too late to be learned from: the turn was already lent to the trainer.";
 
-export function view(ctx) {
+export function view() {
   let session = newName();
   let messages = [];
   let answers = [];
   let running = null;
   let model = null;
   let refused = false;
+  // What is being asked again.
+  const asking = new Set();
 
   const log = h("div", { class: "chat-log", role: "log", "aria-label": "Conversation", tabindex: "0" });
   const hello = h("div", { class: "chat-empty" }, h("h2", {}, "Say something"),
@@ -65,36 +71,52 @@ export function view(ctx) {
     return chosen;
   }
 
-  async function served() {
-    model ??= (await api.models()).data[0].id;
-    return model;
+  // `send(model)` with the name that is served; after a redeploy that may be another.
+  async function toServed(send, signal) {
+    const name = model ?? (await api.models(signal)).data[0].id;
+    try {
+      model = name;
+      return await send(name);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      model = null;
+      const now = (await api.models(signal)).data[0].id;
+      if (now === name) throw error;
+      model = now;
+      return send(now);
+    }
   }
+
+  // Whatever was said here while the box was off is never learned from, also where it is asked for again.
+  const againTrain = () => (refused || !train.checked ? false : undefined);
 
   async function say() {
     const text = input.value.trim();
     if (!text || running) return;
     hello.remove();
     input.value = "";
-    if (!messages.length && system.value.trim()) messages.push({ role: "system", content: system.value.trim() });
-    messages.push({ role: "user", content: text });
+    const before = messages;
+    const first = !messages.length && system.value.trim() ? [{ role: "system", content: system.value.trim() }] : messages;
+    messages = [...first, { role: "user", content: text }];
     const asked = h("div", { class: "said user" }, h("p", { class: "role" }, "You"), h("p", { class: "text" }, text));
-    const answer = new Answer(ctx, { sampling, served, again: () => poll.now() });
+    const answer = new Answer({ sampling, toServed, train: againTrain, asking, look: () => poll.now() });
     answer.asked = [...messages];
     log.append(asked, answer.element);
     scroll(true);
     running = new AbortController();
     busy(true);
     try {
-      const name = await served();
       // Said only where somebody does not want it, and once they want it again: otherwise the key's own permission holds.
       refused ||= !train.checked;
-      await answer.stream(name, session, refused ? train.checked : undefined, running.signal, () => scroll(false));
-      messages.push({ role: "assistant", content: answer.text });
+      const may = refused ? train.checked : undefined;
+      const { signal } = running;
+      await toServed((name) => answer.stream(name, session, may, signal, () => scroll(false)), signal);
+      messages = [...messages, { role: "assistant", content: answer.text }];
       answers = [...answers, answer].slice(-MOST_FOLLOWED);
       poll.now();
     } catch (error) {
       // What was not answered is not part of the conversation: it can be said again.
-      messages.pop();
+      messages = before;
       if (!input.value) input.value = text;
       answer.broke(error);
     } finally {
@@ -133,8 +155,11 @@ export function view(ctx) {
     async (signal) => {
       const open = answers.filter((answer) => !answer.settled);
       if (!open.length) return;
-      for (const answer of open) answer.follow(await api.turn(answer.turn, signal));
-      if (open.some((answer) => LEARNED.includes(answer.life?.state))) {
+      // A conversation of another key's may have the same name: rows are matched by the turn.
+      const rows = new Map((await api.turns({ session, limit: ROWS }, signal)).map((row) => [row.turn_id, row]));
+      const news = open.filter((answer) => answer.followed.isNews(rows.get(answer.turn)));
+      await Promise.all(news.map((answer) => answer.look(signal)));
+      if (open.some((answer) => LEARNED.includes(answer.life?.state) && answer.learnedBy === null)) {
         const versions = await api.versions({ limit: 50 }, signal);
         for (const answer of open) answer.published(versions);
       }
@@ -155,6 +180,11 @@ export function view(ctx) {
       poll.stop();
       unbind();
     },
+    // For good: nothing is answered any more.
+    close() {
+      running?.abort();
+      for (const one of asking) one.abort();
+    },
   };
 }
 
@@ -163,8 +193,8 @@ const newName = () => `console-${crypto.getRandomValues(new Uint32Array(2)).redu
 const field = (name, input) => h("div", { class: "field" }, h("label", { for: input.id }, name), input);
 
 class Answer {
-  constructor(ctx, tools) {
-    Object.assign(this, { ctx, tools, text: "", turn: null, life: null, settled: false, asked: [] });
+  constructor(tools) {
+    Object.assign(this, { tools, text: "", turn: null, life: null, settled: false, asked: [], learnedBy: null, late: false });
     this.body = h("p", { class: "text" });
     this.thought = h("p", { class: "text" });
     this.reasoning = h("details", { hidden: true }, h("summary", {}, "Reasoning"), this.thought);
@@ -175,7 +205,10 @@ class Answer {
     this.againButton.title = "The same conversation, without chance (temperature 0), by the version that serves now; it is not trained";
     this.bar = h("div", { class: "answer-bar", hidden: true }, this.up, this.down, this.againButton, this.about);
     this.form = h("div", {});
-    this.fate = h("div", { class: "fate", role: "status", hidden: true });
+    // Read aloud only where something happened; the sentence below it counts seconds.
+    this.told = h("div", { class: "told", role: "status" });
+    this.why = h("p", { class: "muted", "aria-live": "off" });
+    this.fate = h("div", { class: "fate", hidden: true }, this.told, this.why);
     this.others = h("div", { class: "others" });
     this.element = h("div", { class: "said assistant" }, h("p", { class: "role" }, "Policy"), this.reasoning, this.body, this.bar, this.form, this.fate, this.others);
     this.waiting = h("span", { class: "spinner" });
@@ -203,6 +236,7 @@ class Answer {
     this.waiting.remove();
     if (!this.text && !this.thought.textContent) this.body.append("(an empty answer)");
     this.turn = told.turn;
+    this.followed = new Followed(told.turn);
     this.version = told.version;
     const cut = told.finish === "length" ? ", cut at the token limit" : "";
     replace(this.about, told.version === null ? "" : `version ${told.version}${cut} · `, turnLink(told.turn));
@@ -226,17 +260,17 @@ class Answer {
     const form = h("form", { class: "comment" }, h("label", { for: id }, ask), comment, trouble,
       h("div", { class: "buttons" }, go, h("button", { class: "small", type: "button", onclick: () => this.closeForm() }, "Cancel")));
     const submit = async () => {
+      if (go.disabled) return;
       go.disabled = true;
       try {
         const taken = await api.feedback(this.turn, score, comment.value.trim());
         this.press(score);
         this.closeForm();
         this.settled = false;
-        this.fate.hidden = false;
-        replace(this.fate, taken.outcome === "too_late"
-          ? "Written down, but too late to be learned from: the turn was already lent to the trainer."
-          : ["Thank you. ", statePill(taken.state)]);
-        this.tools.again();
+        this.followed.forget();
+        this.late = taken.outcome === "too_late";
+        this.tell(["thanks", taken.state, this.late], () => h("p", {}, "Thank you. ", this.late ? TOO_LATE : statePill(taken.state)));
+        this.tools.look();
       } catch (error) {
         setText(trouble, error.message);
         trouble.hidden = false;
@@ -270,37 +304,55 @@ class Answer {
     this.down.setAttribute("aria-pressed", String(score < 0));
   }
 
+  tell(what, build, why = "") {
+    this.fate.hidden = false;
+    stamped(this.told, what, build);
+    setText(this.why, why);
+    this.why.hidden = !why;
+  }
+
+  async look(signal) {
+    try {
+      this.follow(await this.followed.fetch(signal));
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      this.settled = true;
+      this.tell("gone", () => h("p", {}, "This turn is no longer in the ledger: it was forgotten, or removed with the oldest finished ones."));
+    }
+  }
+
   follow(life) {
     this.life = life;
-    this.settled = life.state === "dropped";
-    this.fate.hidden = false;
-    if (LEARNED.includes(life.state) && this.learnedBy) return;
-    const hints = life.judgement?.hints ?? [];
-    const stamp = JSON.stringify([life.state, life.drop_reason, life.verdict, hints, life.why]);
-    if (stamp === this.stamp) return;
-    this.stamp = stamp;
-    replace(this.fate,
-      h("div", { class: "turn-line" }, statePill(life.state, life.drop_reason), life.verdict === null ? null : verdict(life.verdict)),
-      hints.map((hint) => h("p", { class: "hint" }, h("b", {}, "Hint: "), hint)),
-      h("p", { class: "muted" }, life.why?.sentence ?? ""));
+    if (!LEARNED.includes(life.state)) this.learnedBy = null;
+    this.settled = life.state === "dropped" || (life.state === "trained" && this.learnedBy !== null);
+    const learned = LEARNED.includes(life.state) && this.learnedBy !== null;
+    this.tell([life.state, life.drop_reason, life.verdict, this.hints, learned, this.late], () => [this.standing(), learned && this.lesson()],
+      learned ? "" : life.why?.sentence);
+  }
+
+  get hints() {
+    return this.life.judgement?.hints ?? [];
+  }
+
+  standing() {
+    const { state, drop_reason: reason, verdict: said } = this.life;
+    return [h("div", { class: "turn-line" }, statePill(state, reason), said === null ? null : verdict(said)),
+      this.hints.map((hint) => h("p", { class: "hint" }, h("b", {}, "Hint: "), hint)), this.late && h("p", {}, TOO_LATE)];
   }
 
   // The first version that was made by this turn's step or a later one, and that was not taken back.
   published(versions) {
     const { state, step } = this.life ?? {};
-    if (!LEARNED.includes(state)) return;
+    if (!LEARNED.includes(state) || this.learnedBy !== null) return;
     const later = versions.filter((one) => one.step >= step && (one.rolled_back_to ?? null) === null && one.published_at > this.life.finished_at);
     const first = later.at(-1);
     if (!first) return;
     this.learnedBy = first.version;
-    this.settled = state === "trained";
-    const stamp = `${state} ${first.version}`;
-    if (stamp === this.stamp) return;
-    this.stamp = stamp;
-    replace(this.fate,
-      h("div", { class: "turn-line" }, statePill(state), this.life.verdict === null ? null : verdict(this.life.verdict)),
-      (this.life.judgement?.hints ?? []).map((hint) => h("p", { class: "hint" }, h("b", {}, "Hint: "), hint)),
-      h("p", {}, `Learned in step ${step} and published as version ${first.version}. `, h("b", {}, "Ask again"), " to see what it changed."));
+    this.follow(this.life);
+  }
+
+  lesson() {
+    return h("p", {}, `Learned in step ${this.life.step} and published as version ${this.learnedBy}. `, h("b", {}, "Ask again"), " to see what it changed.");
   }
 
   async again() {
@@ -310,15 +362,18 @@ class Answer {
     this.others.append(other);
     this.againButton.disabled = true;
     let said = "";
+    const asking = new AbortController();
+    const { signal } = asking;
+    this.tools.asking.add(asking);
     try {
-      const told = await chat({
-        model: await this.tools.served(), messages: this.asked, side: true,
+      const told = await this.tools.toServed((model) => chat({
+        model, messages: this.asked, side: true, train: this.tools.train(), signal,
         sampling: { ...this.tools.sampling(), temperature: 0 },
         onDelta: (delta) => {
           said += delta.text;
           setText(text, said);
         },
-      });
+      }), signal);
       setText(text, said || "(an empty answer)");
       role.textContent = `Version ${told.version}, without chance`;
       other.dataset.version = told.version;
@@ -329,6 +384,7 @@ class Answer {
       role.textContent = "Asked again";
       replace(text, h("span", { class: "trouble", role: "alert" }, error.message));
     } finally {
+      this.tools.asking.delete(asking);
       this.againButton.disabled = false;
       other.scrollIntoView({ block: "nearest" });
     }

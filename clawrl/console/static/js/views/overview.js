@@ -2,19 +2,14 @@
 
 import { api } from "../api.js";
 import { Curves } from "../charts.js";
-import { h, reconcile, replace } from "../dom.js";
+import { notice } from "../dialogs.js";
+import { h, reconcile, replace, stamped } from "../dom.js";
 import { REASONS, STATES, clock, duration, fullTime, number, percent, plural, whole, words } from "../format.js";
+import { History } from "../history.js";
 import { Poll } from "../live.js";
-import { bars, empty, loading, panel, showFailure, stepLink, table } from "../widgets.js";
+import { MEASURES, measureColumns, measuresIn } from "../measures.js";
+import { bars, changingTable, empty, loading, panel, showFailure, stepLink } from "../widgets.js";
 
-const PAGE = 200;
-const MOST_STEPS = 5000;
-const KLS = [
-  { name: "to the start", field: "kl", colour: "line-1" },
-  { name: "of the update", field: "ppo_kl", colour: "line-2" },
-  { name: "trainer to engine", field: "train_rollout_kl", colour: "line-3" },
-  { name: "to the teacher", field: "opd_kl", colour: "line-4" },
-];
 const HEALTH = {
   mean_tokens: "mean length in tokens", share_short: "share of short answers", fluency: "fluency, nats per token",
   share_repetitive: "share that repeats itself", on_topic_lift: "on-topic lift, nats per token",
@@ -49,13 +44,6 @@ export function view(ctx) {
   }
 
   return { title: "Overview", element, onStatus, start: curves.start, stop: curves.stop };
-}
-
-function stamped(element, value, build) {
-  const stamp = JSON.stringify(value);
-  if (element.stamp === stamp) return;
-  element.stamp = stamp;
-  replace(element, build());
 }
 
 function tilesOf(status) {
@@ -123,8 +111,8 @@ function lagsOf(staleness) {
 
 // The curves and, beside them for whoever cannot or does not want to see curves, the same as a table.
 function stepCurves() {
-  const steps = new Map();
-  let versions = [];
+  const steps = new History(api.steps, (row) => row.seq);
+  const versions = new History(api.versions, (row) => row.version);
   const curves = new Curves();
   const state = h("div", {}, loading("the steps"));
   const reward = curves.add("Reward", "Mean reward of the turns of each step, and its mean over ten",
@@ -132,7 +120,7 @@ function stepCurves() {
   const accepted = curves.add("Accepted share", "Share of the rewarded turns that were rewarded above zero",
     [{ name: "accepted", colour: "line-1" }], (v) => percent(v), [0, 1]);
   const kl = curves.add("KL", "Divergences that the method measures, in nats per token",
-    KLS.map(({ name, colour }) => ({ name, colour })), (v) => number(v, 3));
+    MEASURES.map(({ short, colour, dashed }) => ({ name: short, colour, dashed })), (v) => number(v, 3));
   const version = curves.add("Version", "The version that serves; it goes on counting over a rollback",
     [{ name: "version", colour: "line-1", stepped: true }], (v) => number(v, 0));
   const reset = h("button", { type: "button", disabled: true, onclick: () => curves.setZoom(null) }, "Whole range");
@@ -148,7 +136,7 @@ function stepCurves() {
   const grid = h("div", { class: "charts", hidden: true }, curves.charts.map((chart) => chart.element));
   const element = h("section", { class: "panel", "aria-label": "Curves" },
     h("div", { class: "panel-head" }, h("h2", {}, "Curves"), h("div", { class: "buttons" }, axis, reset, more)), state, grid);
-  const rows = table("Newest steps", [
+  const rows = changingTable("Newest steps", (shown) => [
     { name: "Step", class: "num", cell: (row) => stepLink(row.step) },
     { name: "When", cell: (row) => h("time", { title: fullTime(row.at) }, clock(row.at)) },
     { name: "State", cell: (row) => words(row.state) },
@@ -156,18 +144,14 @@ function stepCurves() {
     { name: "Reward", class: "num", cell: (row) => number(row.reward_mean) },
     { name: "Accepted", class: "num", cell: (row) => percent(row.accepted_share) },
     { name: "Loss", class: "num", cell: (row) => number(row.stats?.loss, 4) },
-    { name: "KL", class: "num", cell: (row) => number(KLS.map(({ field }) => row.stats?.[field]).find((v) => typeof v === "number"), 4) },
+    ...measureColumns(measuresIn(shown)),
     { name: "Grad norm", class: "num", cell: (row) => number(row.stats?.grad_norm, 3) },
   ], (row) => row.seq);
   const listed = panel("Newest steps", rows.element);
   listed.hidden = true;
 
-  function take(page) {
-    for (const step of page) steps.set(step.seq, step);
-  }
-
   function draw() {
-    const all = [...steps.values()].sort((a, b) => a.seq - b.seq);
+    const all = steps.rows;
     const taken = all.filter((step) => step.state !== "undone");
     const x = (row, time) => (curves.byTime ? time : row.step);
     const line = [...new Map(taken.map((step) => [x(step, step.at), step])).entries()].sort((a, b) => a[0] - b[0]);
@@ -176,42 +160,40 @@ function stepCurves() {
     const rewards = of((step) => step.reward_mean);
     reward.update(xs, rewards, moving(rewards, 10));
     accepted.update(xs, of((step) => step.accepted_share));
-    kl.update(xs, ...KLS.map(({ field }) => of((step) => step.stats?.[field])));
-    const published = [...versions].reverse();
-    const marks = [...new Map(published.map((one) => [x(one, one.published_at), one.version])).entries()].sort((a, b) => a[0] - b[0]);
+    const measured = measuresIn(taken);
+    kl.update(xs, ...MEASURES.map((one) => of((step) => (measured.includes(one) ? step.stats?.[one.field] : null))));
+    const marks = [...new Map(versions.rows.map((one) => [x(one, one.published_at), one.version])).entries()].sort((a, b) => a[0] - b[0]);
     // The newest version still serves where the other curves end.
     if (marks.length && xs.length && xs.at(-1) > marks.at(-1)[0]) marks.push([xs.at(-1), marks.at(-1)[1]]);
     version.update(marks.map(([at]) => at), marks.map(([, number]) => number));
     rows.update(all.slice(-12).reverse());
     listed.hidden = all.length === 0;
-    grid.hidden = all.length === 0 && versions.length === 0;
+    grid.hidden = all.length === 0 && versions.known.size === 0;
     curves.charts.forEach((chart) => (grid.hidden ? null : chart.plot ? chart.resize() : chart.rebuild()));
     replace(state, grid.hidden ? empty("Nothing has been trained yet", "Curves begin with the first step. Chat, and say what answers were worth.") : []);
-    const first = all[0];
-    more.hidden = !first || all.length < PAGE || first.seq <= 1 || all.length >= MOST_STEPS;
+    more.hidden = !steps.more;
   }
 
   async function older() {
     more.disabled = true;
     try {
-      take(await api.steps({ before: Math.min(...steps.keys()), limit: PAGE }));
+      await Promise.all([steps.older(), versions.more && versions.older()]);
       draw();
+    } catch (error) {
+      notice(error.message, "error");
     } finally {
       more.disabled = false;
     }
   }
 
   const poll = new Poll(
-    (signal) => Promise.all([api.steps({ limit: steps.size ? 50 : PAGE }, signal), api.versions({ limit: PAGE }, signal)]),
+    (signal) => Promise.all([steps.refresh(signal), versions.refresh(signal)]),
     {
       everyMs: 4000,
-      onValue([page, published]) {
-        take(page);
-        versions = published;
-        draw();
-      },
+      patienceMs: 30_000,
+      onValue: draw,
       onTrouble(error) {
-        if (!steps.size) showFailure(state, error, () => poll.now());
+        if (!steps.known.size) showFailure(state, error, () => poll.now());
       },
     },
   );

@@ -1,13 +1,11 @@
 // Conversations: who talks, how much, and what became of the turns. One of them in full is its turns.
 
 import { api } from "../api.js";
-import { h, replace } from "../dom.js";
+import { h, reconcile } from "../dom.js";
 import { STATES, clock, fullTime, short, whole, words } from "../format.js";
-import { Poll } from "../live.js";
-import { Pages, empty, facts, loading, panel, sessionLink, showFailure, statePill, table, turnLink } from "../widgets.js";
-import { rowKeys, turnColumns } from "./turns.js";
-
-const PAGE = 50;
+import { paged } from "../paging.js";
+import { empty, facts, panel, sessionLink, statePill, turnLink } from "../widgets.js";
+import { turnColumns } from "./turns.js";
 
 const counts = (row) => h("span", { class: "counts" }, STATES.filter((state) => row.by_state?.[state]).map((state) =>
   h("span", { class: `count state-${state}`, title: `${row.by_state[state]} ${words(state)}` }, `${whole(row.by_state[state])} ${words(state)}`)));
@@ -22,60 +20,30 @@ const COLUMNS = [
   { name: "Newest turn", cell: (row) => turnLink(row.last_turn) },
 ];
 
-function paged(what, label, columns, key, ask, nothing, onPage = () => {}) {
-  const note = h("div", {}, loading(what));
-  const rows = table(label, columns, key);
-  rows.element.hidden = true;
-  const pages = new Pages(() => {
-    replace(note, loading(what));
-    poll.now();
-  });
-  const poll = new Poll((signal) => ask({ before: pages.cursor, limit: PAGE }, signal), {
-    everyMs: 4000,
-    onValue(answer) {
-      const found = onPage(answer) ?? answer;
-      rows.update(found);
-      rows.element.hidden = found.length === 0;
-      pages.shown(found, PAGE, what.replace(/s$/, ""));
-      replace(note, found.length ? [] : nothing);
-      if (pages.cursor !== null) poll.rest();
-    },
-    onTrouble: (error) => rows.element.hidden && showFailure(note, error, error.status === 404 ? null : () => poll.now()),
-  });
-  let unbind = [];
-  return {
-    parts: [note, rows.element, pages.element],
-    start() {
-      poll.start();
-      unbind = rowKeys(rows.body);
-    },
-    stop() {
-      poll.stop();
-      unbind.forEach((undo) => undo());
-    },
-  };
-}
-
 export function view(ctx, [name]) {
   return name === undefined ? all() : one(name);
 }
 
 function all() {
-  const nothing = empty("No sessions yet", "A session begins with the first request that belongs to no earlier one.");
-  const list = paged("sessions", "Sessions", COLUMNS, (row) => `${row.owner} ${row.session}`, (query, signal) => api.sessions(query, signal), nothing);
+  const list = paged("sessions", "Sessions", COLUMNS, (row) => `${row.owner} ${row.session}`, {
+    ask: api.sessions,
+    nothing: () => empty("No sessions yet", "A session begins with the first request that belongs to no earlier one."),
+  });
   return { title: "Sessions", element: h("div", { class: "stack" }, panel("Conversations", list.parts)), start: list.start, stop: list.stop };
 }
 
 function one(name) {
   const about = h("div", { class: "stack" });
-  const list = paged("turns", `Turns of session ${name}`, turnColumns(false), (row) => row.turn_id,
-    (query, signal) => api.session(name, query, signal), empty("No turns", "They may have been removed with the oldest finished ones."),
-    (answer) => {
-      replace(about, answer.of.map(aboutOf));
+  const list = paged("turns", `Turns of session ${name}`, turnColumns(false), (row) => row.turn_id, {
+    ask: (page, signal) => api.session(name, page, signal),
+    nothing: () => empty("No turns", "They may have been removed with the oldest finished ones."),
+    rowsOf(answer) {
+      reconcile(about, answer.of, (row) => row.owner, aboutOf);
       return answer.turns;
-    });
+    },
+  });
   const element = h("div", { class: "stack" }, h("p", {}, h("a", { href: "#/sessions" }, "← All sessions")),
-    h("h2", { class: "wrap" }, name), about, panel("Turns", list.parts));
+    h("h2", {}, name), about, panel("Turns", list.parts));
   return { title: "Session", element, start: list.start, stop: list.stop };
 }
 

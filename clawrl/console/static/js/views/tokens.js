@@ -9,10 +9,10 @@ const LOGP_BINS = [-0.1, -0.5, -1, -2, -3, -5, -Infinity];
 const SIDES = 4;
 const PIECE = 2000;
 
-export const logpBin = (logp) => LOGP_BINS.findIndex((least) => logp >= least);
+const logpBin = (logp) => LOGP_BINS.findIndex((least) => logp >= least);
 
 // -4..4 of the largest absolute value; what is nearly nothing is 0.
-export function advantageBin(value, most) {
+function advantageBin(value, most) {
   if (!most) return 0;
   const share = Math.abs(value) / most;
   return share < 0.02 ? 0 : Math.sign(value) * Math.min(SIDES, Math.ceil(share * SIDES));
@@ -25,7 +25,7 @@ const SCALES = {
     of: (token) => token.logp,
     bin: (value) => `lp-${logpBin(value)}`,
     legend: () => LOGP_BINS.map((least, at) => [`lp-${at}`, at === LOGP_BINS.length - 1 ? `below ${signed(LOGP_BINS[at - 1], 1)}` : `≥ ${signed(least, 1)}`]),
-    words: "nats; the darker, the less likely it was",
+    words: "nats; the stronger the colour, the less likely it was",
   },
   advantage: {
     name: "Advantage",
@@ -59,7 +59,7 @@ export function tokensPanel() {
   const choices = h("div", { class: "segments", role: "radiogroup", "aria-label": "Colour the tokens by" });
   const list = h("div", { class: "tokens", role: "listbox", tabindex: "0", "aria-label": "Tokens of the answer" });
   const legend = h("ul", { class: "scale", "aria-label": "Scale" });
-  const told = h("p", { class: "muted scale-note" });
+  const told = h("p", { class: "muted" });
   const inspect = h("p", { class: "inspect num", role: "status", "aria-live": "polite" }, "Point at a token, or walk along with the arrow keys.");
   const tip = h("div", { class: "tip num", role: "tooltip", hidden: true });
   const more = h("button", { type: "button", hidden: true, onclick: () => ((limit += PIECE), draw()) });
@@ -71,7 +71,7 @@ export function tokensPanel() {
     h("div", { class: "panel-head" }, h("h2", {}, "Tokens"), choices), h("div", { class: "scale-row" }, legend, told),
     h("div", { class: "two tokens-two" }, left, right), note, tip);
 
-  list.addEventListener("pointerover", (event) => event.target.closest("[role=option]") && point(Number(event.target.closest("[role=option]").dataset.at), true));
+  list.addEventListener("pointerover", (event) => event.target.closest("[role=option]") && point(Number(event.target.closest("[role=option]").dataset.at), true, false));
   list.addEventListener("pointerleave", () => (tip.hidden = true));
   list.addEventListener("blur", () => (tip.hidden = true));
   list.addEventListener("focus", () => list.matches(":focus-visible") && point(Math.max(active, 0), true));
@@ -83,7 +83,8 @@ export function tokensPanel() {
     point(Math.min(list.children.length - 1, Math.max(0, (active < 0 ? 0 : active) + by)), true);
   });
 
-  function point(at, withTip) {
+  // The mouse is where it points; keys may lead out of sight.
+  function point(at, withTip, scrolls = withTip) {
     const token = tokens[at];
     const option = list.children[at];
     if (!token || !option) return;
@@ -97,14 +98,13 @@ export function tokensPanel() {
     inspect.textContent = lines.map(([name, value]) => `${name} ${value}`).join(" · ");
     replace(tip, h("dl", {}, lines.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
     tip.hidden = !withTip;
+    if (scrolls) option.scrollIntoView({ block: "nearest" });
     place(option);
   }
 
   function place(option) {
-    const box = option.getClientRects()[0];
-    if (!box || tip.hidden) return;
-    option.scrollIntoView({ block: "nearest" });
     const now = option.getClientRects()[0];
+    if (!now || tip.hidden) return;
     const { width, height } = tip.getBoundingClientRect();
     const above = now.top - height - 8;
     tip.style.left = `${Math.max(8, Math.min(now.left, innerWidth - width - 8))}px`;
@@ -152,7 +152,12 @@ export function tokensPanel() {
     told.textContent = chosen.words;
   }
 
+  let stamp = null;
+
   function update(life) {
+    const now = JSON.stringify([life.tokens, life.response_text]);
+    if (now === stamp) return;
+    stamp = now;
     tokens = life.tokens ?? [];
     element.hidden = tokens.length === 0 && !life.response_text;
     draw();

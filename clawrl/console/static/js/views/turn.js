@@ -1,9 +1,11 @@
 // One turn's life in one view: what was asked and answered, what came of it, and why it is where it is.
 
 import { api } from "../api.js";
-import { add, h, replace } from "../dom.js";
+import { add, h, replace, setText, stamped } from "../dom.js";
 import { clock, duration, fullTime, number, percent, signed, whole, words } from "../format.js";
+import { Followed } from "../followed.js";
 import { Poll } from "../live.js";
+import { measuresIn } from "../measures.js";
 import { facts, loading, panel, sessionLink, showFailure, statePill, stepLink, turnLink, verdict, versionLink } from "../widgets.js";
 import { tokensPanel } from "./tokens.js";
 
@@ -12,42 +14,71 @@ const FOLDED = 6;
 
 export function view(ctx, [id]) {
   const tokens = tokensPanel();
-  const top = h("div", {}, loading("the turn"));
+  const head = headPanel();
+  const note = h("div", {}, loading("the turn"));
   const talk = h("div", { class: "stack" });
-  const after = h("div", { class: "stack" });
-  const side = h("div", { class: "stack" });
-  const element = h("div", { class: "stack" }, h("p", {}, h("a", { href: "#/turns" }, "← All turns")), top,
-    h("div", { class: "life" }, h("div", { class: "stack" }, talk, tokens.element, after), side));
-  tokens.element.hidden = true;
-  let stamp = null;
+  const after = h("div", { class: "stack", hidden: true });
+  const side = SIDE.map(() => h("div", {}));
+  const life = h("div", { class: "life", hidden: true }, h("div", { class: "stack" }, talk, tokens.element, after), h("div", { class: "stack" }, side));
+  const element = h("div", { class: "stack" }, h("p", {}, h("a", { href: "#/turns" }, "← All turns")), note, head.element, life);
+  const followed = new Followed(id);
 
-  const poll = new Poll((signal) => api.turn(id, signal), {
+  // Each panel is built anew only where what it shows has changed: what is opened, selected or focused in the others stays.
+  function show(found) {
+    note.hidden = true;
+    replace(note);
+    life.hidden = false;
+    head.update(found);
+    const { request, answer, evidence, feedback } = found;
+    stamped(talk, [request, answer], () => talkOf(found));
+    after.hidden = !(evidence || feedback || request);
+    stamped(after, [evidence, feedback], () => panel("What came after it", evidenceOf(found)));
+    SIDE.forEach(([build, shown], at) => stamped(side[at], shown(found), () => build(found)));
+    tokens.update(found);
+  }
+
+  function gone(error) {
+    for (const part of [head.element, life]) part.hidden = true;
+    note.hidden = false;
+    showFailure(note, error);
+  }
+
+  const poll = new Poll((signal) => followed.look(signal), {
     everyMs: 2000,
-    onValue(life) {
-      const now = JSON.stringify(life);
-      if (now !== stamp) {
-        stamp = now;
-        replace(top, headOf(life));
-        replace(talk, talkOf(life));
-        replace(after, life.evidence || life.feedback || life.request ? panel("What came after it", evidenceOf(life)) : []);
-        replace(side, sideOf(life));
-        tokens.update(life);
-      }
+    // It can be megabytes.
+    patienceMs: 60_000,
+    onValue(found) {
+      if (found) show(found);
       // Feedback may still bring a dropped one back, and a restored checkpoint a trained one: look now and then.
-      poll.everyMs = FINAL.includes(life.state) ? 10_000 : 2000;
+      poll.everyMs = FINAL.includes(followed.state) ? 10_000 : 2000;
     },
-    onTrouble: (error) => stamp === null && showFailure(top, error, error.status === 404 ? null : () => poll.now()),
+    onTrouble(error) {
+      if (error.status === 404) gone(error);
+      else if (life.hidden) showFailure(note, error, () => poll.now());
+    },
   });
   return { title: "Turn", element, start: () => poll.start(), stop: () => poll.stop() };
 }
 
-function headOf(life) {
-  const why = life.why;
-  return h("section", { class: "panel turn-head", "aria-label": "What became of it" },
-    h("div", { class: "turn-line" }, statePill(life.state, life.drop_reason), verdict(life.verdict), h("span", { class: "mono muted" }, life.turn_id)),
-    why && h("p", { class: "why" }, why.sentence),
-    why?.remedy && h("p", { class: "remedy" }, h("b", {}, "What to do: "), why.remedy),
-    life.text_gone && h("p", { class: "remedy" }, `${life.text_gone}.`));
+function headPanel() {
+  const line = h("div", { class: "turn-line" });
+  const sentence = h("p", { class: "why" });
+  const remedy = h("span", {});
+  const toDo = h("p", { class: "remedy" }, h("b", {}, "What to do: "), remedy);
+  const textGone = h("p", { class: "remedy" });
+  const element = h("section", { class: "panel", "aria-label": "What became of it", hidden: true }, line, sentence, toDo, textGone);
+  function update(life) {
+    element.hidden = false;
+    stamped(line, [life.state, life.drop_reason, life.verdict], () =>
+      [statePill(life.state, life.drop_reason), verdict(life.verdict), h("span", { class: "mono muted" }, life.turn_id)]);
+    // It counts seconds and places in a queue.
+    setText(sentence, life.why?.sentence ?? "");
+    setText(remedy, life.why?.remedy ?? "");
+    toDo.hidden = !life.why?.remedy;
+    setText(textGone, life.text_gone ? `${life.text_gone}.` : "");
+    textGone.hidden = !life.text_gone;
+  }
+  return { element, update };
 }
 
 function talkOf(life) {
@@ -83,21 +114,17 @@ function evidenceOf(life) {
   return found.length ? found : h("p", { class: "muted" }, "Nothing has come after it so far.");
 }
 
-export function messageOf(message, kind = "") {
+function messageOf(message, kind = "") {
   const element = h("div", { class: `message from-${message.role} ${kind}` }, h("p", { class: "role" }, message.name ? `${message.role} (${message.name})` : message.role));
   const thought = message.reasoning_content;
   if (thought) element.append(h("details", {}, h("summary", {}, "Reasoning"), h("p", { class: "text" }, thought)));
   const content = typeof message.content === "string" ? message.content : message.content ? JSON.stringify(message.content, null, 2) : "";
   if (content) element.append(h("p", { class: "text" }, content));
   for (const call of message.tool_calls ?? []) {
-    element.append(h("pre", { class: "call", tabindex: "0", "aria-label": `Call of ${call.function.name}` }, `${call.function.name}(${call.function.arguments})`));
+    element.append(h("pre", { tabindex: "0", "aria-label": `Call of ${call.function.name}` }, `${call.function.name}(${call.function.arguments})`));
   }
   if (!content && !thought && !message.tool_calls?.length) element.append(h("p", { class: "muted" }, "(empty)"));
   return element;
-}
-
-function sideOf(life) {
-  return [judgedOf(life), stepOf(life), timelineOf(life), factsOf(life)];
 }
 
 function judgedOf(life) {
@@ -125,8 +152,7 @@ function judgedOf(life) {
 }
 
 const STEP_FIGURES = [
-  ["loss", "Loss", 4], ["kl", "KL to the start", 4], ["ppo_kl", "KL of the update", 4], ["opd_kl", "KL to the teacher", 4],
-  ["entropy", "Entropy", 3], ["clip_frac", "Clip fraction", 3], ["grad_norm", "Grad norm", 3],
+  ["loss", "Loss", 4], ["entropy", "Entropy", 3], ["clip_fraction", "Clip fraction", 3], ["grad_norm", "Grad norm", 3],
   ["train_rollout_logprob_abs_diff", "Trainer to engine, nats", 5], ["lag_mean", "Mean lag", 1],
 ];
 
@@ -144,6 +170,7 @@ function stepOf(life) {
       ["Turns in it", whole(step.turns)],
       ["Mean reward", number(step.reward_mean)],
       ["Accepted", percent(step.accepted_share)],
+      ...measuresIn([step]).map(({ field, name }) => [name, number(stats[field], 4)]),
       ...STEP_FIGURES.filter(([name]) => typeof stats[name] === "number").map(([name, label, digits]) => [label, number(stats[name], digits)]),
     ]),
     creditOf(life.credit));
@@ -191,3 +218,11 @@ function factsOf(life) {
     ["Took", sampling.started_at ? duration(life.finished_at - sampling.started_at) : undefined],
   ]));
 }
+
+// The panels beside it, each with what it shows of a life.
+const SIDE = [
+  [judgedOf, (life) => life.judgement],
+  [stepOf, (life) => [life.step, life.trained_by, life.credit]],
+  [timelineOf, (life) => life.transitions],
+  [factsOf, (life) => [life.session, life.parent, life.kind, life.owner, life.version, life.spans, life.sampling, life.prompt_tokens, life.response_tokens, life.finished_at]],
+];

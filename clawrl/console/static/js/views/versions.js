@@ -4,28 +4,30 @@ import { api } from "../api.js";
 import { h, icon, replace } from "../dom.js";
 import { clock, fullTime, number, whole } from "../format.js";
 import { ask, notice } from "../dialogs.js";
+import { History } from "../history.js";
 import { Poll } from "../live.js";
-import { empty, loading, showFailure, stepLink, table, versionLink } from "../widgets.js";
+import { measureColumns, measuresIn } from "../measures.js";
+import { changingTable, empty, loading, showFailure, stepLink, versionLink } from "../widgets.js";
 
 const PAGE = 50;
 
 export function view(ctx) {
-  let older = [];
-  const columns = [
+  const versions = new History(api.versions, (row) => row.version, { page: PAGE });
+  const columnsOf = (found) => [
     { name: "Version", class: "num", cell: (row) => versionLink(row.version) },
-    { name: "Standing", class: "marks", cell: marks },
+    { name: "Standing", cell: marks },
     { name: "Step", class: "num", cell: (row) => stepLink(row.step) },
     { name: "Published", cell: (row) => h("time", { title: fullTime(row.published_at) }, clock(row.published_at)) },
     { name: "Reward", class: "num", cell: (row) => number(row.stats?.reward_mean) },
     { name: "Loss", class: "num", cell: (row) => number(row.stats?.loss, 4) },
-    { name: "KL", class: "num", cell: (row) => number([row.stats?.kl, row.stats?.ppo_kl, row.stats?.opd_kl].find((v) => typeof v === "number"), 4) },
+    ...measureColumns(measuresIn(found)),
     { name: "Grad norm", class: "num", cell: (row) => number(row.stats?.grad_norm, 3) },
     { name: "Hold, ms", class: "num", title: "How long requests were held", cell: (row) => number(row.stats?.hold_ms, 1) },
     { name: "Publish, s", class: "num", cell: (row) => number(row.stats?.publish_s) },
     { name: "Action", cell: (row) => actionOf(row) },
   ];
   const note = h("div", {}, loading("versions"));
-  const rows = table("Versions", columns, (row) => row.version, { rowClass: (row) => (row.current ? "current" : undefined) });
+  const rows = changingTable("Versions", columnsOf, (row) => row.version, { rowClass: (row) => (row.current ? "current" : undefined) });
   rows.element.hidden = true;
   const publish = h("button", { type: "button", onclick: publishNow }, icon("publish"), "Publish now");
   const more = h("button", { type: "button", hidden: true, onclick: loadOlder }, "Older versions");
@@ -49,24 +51,19 @@ export function view(ctx) {
         h("span", { class: "pill" }, `weights of ${row.rolled_back_to}${row.stats?.by ? `, by ${row.stats.by}` : ""}`));
   }
 
-  function show(found) {
-    const all = [...found, ...older.filter((row) => !found.some((other) => other.version === row.version))];
+  function show() {
+    const all = versions.rows.reverse();
     rows.update(all);
     rows.element.hidden = all.length === 0;
-    more.hidden = all.length < PAGE || all.at(-1).version <= 0 || older.done === true;
+    more.hidden = !versions.more;
     replace(note, all.length ? [] : empty("No version yet", "The first is published when the graph has started."));
-    newest = found;
   }
-  let newest = [];
 
   async function loadOlder() {
     more.disabled = true;
     try {
-      const last = [...newest, ...older].at(-1).version;
-      const found = await api.versions({ before: last, limit: PAGE });
-      older = [...older, ...found];
-      older.done = found.length < PAGE;
-      show(newest);
+      await versions.older();
+      show();
     } catch (error) {
       notice(error.message, "error");
     } finally {
@@ -86,7 +83,7 @@ export function view(ctx) {
     }
   }
 
-  const poll = new Poll((signal) => api.versions({ limit: PAGE }, signal), {
+  const poll = new Poll((signal) => versions.refresh(signal), {
     everyMs: 3000,
     onValue: show,
     onTrouble: (error) => rows.element.hidden && showFailure(note, error, () => poll.now()),
