@@ -13,6 +13,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from clawrl.config_reference import sections
+from clawrl.ledger.schema import SCHEMA_VERSION, UPGRADES
 from clawrl.messages import DropReason
 from tests.docs_commands import ROOT
 
@@ -131,3 +132,17 @@ def test_every_reason_to_drop_a_turn_is_explained() -> None:
     part = TROUBLE.partition("## My turns do not train")[2].partition("\n## ")[0]
     explained = re.findall(r"^\| `(\w+)` \| \S.* \| \S.* \|$", part, re.MULTILINE)
     assert explained == [reason.value for reason in DropReason], "one row each, in the order of DropReason"
+
+
+# -- upgrading --------------------------------------------------------------------------------------------------------
+
+
+def test_the_formats_that_the_upgrading_page_names_are_those_that_this_release_reads_and_brings_along() -> None:
+    page = (ROOT / "docs" / "operations-upgrade.md").read_text()
+    rows = dict(re.findall(r"^\| a ledger of format (\d+) \| (.*) \|$", page, re.MULTILINE))
+    upgrades = {int(f): int(n) for f, row in rows.items() for n in re.findall(r"becomes format (\d+)", row)}
+    assert rows.keys() == {str(SCHEMA_VERSION), *map(str, UPGRADES)}
+    assert upgrades == dict.fromkeys(UPGRADES, SCHEMA_VERSION)
+    for earlier in UPGRADES:
+        assert f"**From format {earlier} to {SCHEMA_VERSION}.**" in page
+        assert f"(format {earlier}) is brought to format {SCHEMA_VERSION}" in (ROOT / "docs/privacy.md").read_text()
