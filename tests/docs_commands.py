@@ -196,6 +196,7 @@ MAKE = {
     "test": "CI: .ci/run is it",
     "lint": "CI: `make test` needs it",
     "format": "not run: it rewrites files; `make lint` runs the same tools",
+    "reference": "test_config_reference.py::test_only_what_stands_below_the_mark_of_a_page_is_written",
     "docs": "test_docs_site.py::test_the_site_is_built_without_a_warning",
     "docs-serve": "not run: mkdocs' own server over the site that `make docs` builds",
     "demo": "test_nightly_demo.py::test_the_demo_learns_with_the_embedded_model",

@@ -56,7 +56,6 @@ def test_nothing_is_fetched_from_elsewhere_to_show_a_page(site: Path) -> None:
 
 def test_the_reference_on_the_site_has_every_key(site: Path) -> None:
     page = (site / "configuration.html").read_text()
-    assert "every key" not in page.replace("every key of", "")
     for section in sections():
         for key in section.keys:
             assert f"<code>{key.path.removeprefix(section.path + '.')}</code>" in page, key.path
