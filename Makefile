@@ -35,7 +35,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-nightly test-agents chaos sglang-cpu bench-ingress bench-metrics bench-publish \
-	bench-train bench-sessions bench-learning bench-collapse lint format docs docs-serve clean
+	bench-train bench-sessions bench-learning bench-collapse lint format reference docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -124,6 +124,9 @@ lint: $(VENV)/.installed-test ## ruff and mypy
 format: $(VENV)/.installed-test ## rewrite the code the way that lint wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reference: $(VENV)/.installed ## every setting anew into docs/configuration.md, after one changed
+	$(BIN)/python -m clawrl.config_reference docs/configuration.md
 
 docs: $(VENV)/.installed-docs ## the documentation as a site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -34,10 +34,6 @@ class Load:
         return 1000 * statistics.median(self.seconds)
 
     @property
-    def p95_ms(self) -> float:
-        return 1000 * self.seconds[int(0.95 * (len(self.seconds) - 1))]
-
-    @property
     def per_second(self) -> float:
         return len(self.seconds) / self.wall_s
 

@@ -2,7 +2,8 @@
 
 In: a config class. Out: `Section`s in the order of the classes, one for each block at each place where it can stand,
 and their rendering as Markdown. Nothing is written down twice: type, default, limits and description are those that
-validate a file, the unit is the key's suffix. ``python -m clawrl.config_reference`` prints the page.
+validate a file, the unit is the key's suffix. ``python -m clawrl.config_reference`` prints them, and with a page as its
+argument puts them into it, below its `MARK`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -19,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from clawrl.config import Deployment
 
+MARK = "<!-- every key: what follows is written by `make reference` -->"
 _UNITS = {
     "_s": "seconds",
     "_mb": "MB",
@@ -177,8 +180,19 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def brought_up_to_date(page: str) -> str:
+    """``page`` with all keys below its mark; ValueError where it has none."""
+    above, mark, _ = page.partition(MARK)
+    if not mark:
+        raise ValueError(f"the page has no line {MARK!r}, below which the keys would stand")
+    return f"{above}{MARK}\n\n{markdown(sections()).strip()}\n"
+
+
 def main() -> None:
-    sys.stdout.write(markdown(sections()) + "\n")
+    if not sys.argv[1:]:
+        sys.stdout.write(markdown(sections()) + "\n")
+    for page in map(Path, sys.argv[1:]):
+        page.write_text(brought_up_to_date(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Every command in the documentation, and for each kind of it who runs it.
 
-`commands` takes the fenced shell blocks apart; `account` says what is done about one of them. To account for a new one,
-add a line to `ACCOUNTS` (or to `MAKE` for a target of make): the first whose pattern fits the whole command counts.
+`commands` finds those in shell blocks and those in a line of text; `account` says what is done about one of them. To
+account for a new one, add a line to `ACCOUNTS` (or to `MAKE` for a target of make): the first whose pattern fits the
+whole command counts.
 """
 
 from __future__ import annotations
@@ -16,19 +17,38 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+    *sorted(
+        str(path.relative_to(ROOT))
+        for path in (
+            *(ROOT / "docs").rglob("*.md"),
+            *(ROOT / "deployments").rglob("README.md"),
+            *(ROOT / "integrations").glob("*/README.md"),
+            ROOT / "tests" / "gpu" / "README.md",
+        )
+    ),
 )
 SHELLS = {"bash", "sh", "shell", "console"}
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+# A command within a line of text: code that begins with a program. "pip could not" is something that pip says.
+_PROGRAMS = (
+    "clawrl|curl|docker|git|grafana|kubectl|make|node|npm|npx|openclaw|pip(?= (?:install|download) )|prometheus"
+    "|promtool|python3?|ray|serve|wandb"
+)
+_INLINE = re.compile(rf"(?<!`)`((?:\S*/)?(?:{_PROGRAMS}) [^`]+)`(?!`)")
+_NAMED = re.compile(r"(clawrl|make|ray|serve|wandb)( [a-z][a-z-]*)+( --[a-z-]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command as it stands on ``line`` of ``page``, without its comment, its lines joined."""
+    """One command as it stands on ``line`` of ``page``, without its comment, its lines joined.
+
+    ``inline`` is one in a line of text.
+    """
 
     page: str
     line: int
     text: str
+    inline: bool = False
 
     @property
     def where(self) -> str:
@@ -39,8 +59,11 @@ class Here(enum.StrEnum):
     """How `test_docs_commands` runs a command."""
 
     CLI = "for real, before a server that is a stand-in or on files of a temporary folder"
+    HOUSE = "for real, against HTTP, ingress, coordinator and ledger: `test_docs_operating`"
+    STOPPED = "for real, on the state folder, keys and weights of a deployment that has stopped: `test_docs_operating`"
     CURL = "for real, against the ingress before fakes"
-    PARSED = "only as far as its arguments are read; a test that is named runs it"
+    MODULE = "for real, where need be with smaller figures"
+    NAMED = "not a command to type but the name of one: it and its flags are there"
     MAKE = "by make -n; who runs the target for real stands in `MAKE`"
     RAY = "only as far as Ray reads its arguments; a test that is named starts such a cluster"
     SERVE = "the file that it names passes `clawrl check`; a test that is named runs `serve run`"
@@ -68,62 +91,11 @@ _CLAWRL = r"(?:\S*/)?clawrl"
 
 ACCOUNTS = (
     Account(pattern=f"{_CLAWRL} (status|wait-ready|pause|resume|feedback|chat|check|contract)( .*)?", here=Here.CLI),
-    Account(
-        pattern=f"{_CLAWRL} calibrate .*",
-        here=Here.PARSED,
-        tests=("test_cli_own_code.py::test_calibrate_reports_on_the_judge_of_a_deployment",),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} export .*",
-        here=Here.PARSED,
-        tests=("test_export.py::test_the_version_that_serves_loads_in_transformers_with_exactly_its_weights",),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} backup .*",
-        here=Here.PARSED,
-        tests=("test_backup.py::test_a_deployment_that_writes_all_the_time_is_copied_at_one_moment_and_goes_on",),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} turns (list|show|why) .*",
-        here=Here.PARSED,
-        tests=("test_cli_operating.py::test_turns_are_listed_narrowed_shown_and_explained",),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} (sessions( list| show)?|versions)( .*)?",
-        here=Here.PARSED,
-        tests=("test_cli_operating.py::test_sessions_and_versions_are_shown",),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} (rollback|publish)( .*)?",
-        here=Here.PARSED,
-        tests=("test_cli_operating.py::test_rollback_waits_until_every_replica_serves_and_publish_says_what_there_is",),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} export-turns (?!.*--sealed).*",
-        here=Here.PARSED,
-        tests=(
-            "test_turn_files.py::test_an_export_of_a_server_is_loaded_by_datasets_from_both_forms",
-            "test_turn_files.py::test_the_ledger_of_a_stopped_deployment_is_exported_and_that_of_a_running_one_is_not",
-        ),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} (export-turns .* --sealed|open-turns .*)",
-        here=Here.PARSED,
-        tests=("test_sealed_export.py::test_a_sealed_export_of_a_server_opens_to_what_a_plain_one_says",),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} import-turns .*",
-        here=Here.PARSED,
-        tests=("test_turn_replay.py::test_an_export_is_replayed_session_by_session",),
-    ),
-    Account(
-        pattern=f"{_CLAWRL} forget .*",
-        here=Here.PARSED,
-        tests=(
-            "test_privacy_coordinator.py::test_the_command_forgets_in_a_stopped_deployment",
-            "test_nightly_privacy.py::test_text_and_ids_are_nowhere_on_disk_and_a_forgotten_user_is_gone_for_good",
-        ),
-    ),
+    Account(pattern=f"{_CLAWRL} (calibrate|export|backup|open-turns) .*", here=Here.STOPPED),
+    Account(pattern=f"{_CLAWRL} (export-turns|forget) .*--deployment .*", here=Here.STOPPED),
+    Account(pattern=f"{_CLAWRL} (turns|sessions|versions|rollback|publish)( .*)?", here=Here.HOUSE),
+    Account(pattern=f"{_CLAWRL} (export-turns|import-turns|forget) .*", here=Here.HOUSE),
+    Account(pattern=r"python -m (bench\.(privacy|train_table)|clawrl\.config_reference)( .*)?", here=Here.MODULE),
     Account(
         pattern=r"prometheus --config\.file=deployments/observability/prometheus\.yml",
         here=Here.NOT,
@@ -132,6 +104,24 @@ ACCOUNTS = (
             "::test_every_query_of_the_dashboard_is_answered_by_a_prometheus_that_scrapes_a_graph_that_learns",
         ),
     ),
+    Account(
+        pattern=r"promtool check config",
+        here=Here.NOT,
+        tests=("test_observability.py::test_promtool_finds_nothing_wrong_with_the_configuration",),
+    ),
+    Account(
+        pattern=r"grafana server .*|export GF_\w+=.*", here=Here.NOT, why="Grafana is in no registry that is used here"
+    ),
+    Account(
+        pattern=r"node --test",
+        here=Here.NOT,
+        tests=("test_openclaw_plugin.py::test_the_plugin_passes_its_own_tests",),
+    ),
+    Account(
+        pattern=r"openclaw plugins inspect clawrl --runtime --json",
+        here=Here.NOT,
+        why="OpenClaw's own; that the hooks run is seen by test_nightly_agents.py in what arrives",
+    ),
     Account(pattern=r"curl .*", here=Here.CURL),
     Account(pattern=r"make .*", here=Here.MAKE),
     Account(pattern=_ENV + r"serve run deployments/cluster/autoscaled\.yaml", here=Here.SERVE, tests=_FAKE),
@@ -139,6 +129,7 @@ ACCOUNTS = (
     Account(pattern=_ENV + r"serve run \S+", here=Here.SERVE, tests=_LIVE),
     Account(pattern=r"ray start .*--autoscaling-config.*", here=Here.RAY, tests=_FAKE),
     Account(pattern=r"ray start .*", here=Here.RAY, tests=_NODES),
+    Account(pattern=r"(serve|ray) status --address .*", here=Here.RAY, tests=_TWO),
     Account(pattern=r"export (\w+=\S+ ?)+", here=Here.EXPORT),
     Account(
         pattern=r"mv \S+ \S+|cp -a \S+ \S+",
@@ -150,11 +141,16 @@ ACCOUNTS = (
         here=Here.NOT,
         tests=(_HERE + "test_the_image_is_put_into_the_rayservice_as_the_page_says_it",),
     ),
-    Account(pattern=r"kubectl create secret .*", here=Here.NOT, why="there is no Kubernetes here"),
+    Account(pattern=r"kubectl (create|get) secret .*", here=Here.NOT, why="there is no Kubernetes here"),
     Account(
         pattern=r"grep -v '\^torch==' constraints\.txt > \S+",
         here=Here.NOT,
         tests=(_HERE + "test_the_constraints_without_torch_are_the_others_as_the_page_says_it",),
+    ),
+    Account(
+        pattern=r"pip download --no-deps -d wheels .*|python -m tests\.gpu\.one_gpu --wheels wheels",
+        here=Here.NOT,
+        tests=("test_gpu_script.py::test_wheels_are_imported_ahead_of_what_is_installed",),
     ),
     Account(
         pattern=r"\S*pip install .*",
@@ -178,7 +174,7 @@ ACCOUNTS = (
         tests=("test_docs_commands.py::test_files_that_commands_name_are_there",),
     ),
     Account(
-        pattern=r"python -m tests\.gpu\.one_gpu",
+        pattern=r"python -m tests\.gpu\.one_gpu( --json figures\.json)?",
         here=Here.NOT,
         tests=("test_gpu_script.py::test_every_figure_is_measured_and_every_check_passes_on_a_cpu",),
     ),
@@ -189,6 +185,8 @@ ACCOUNTS = (
     ),
 )
 
+BY_NAME = Account(pattern=_NAMED.pattern, here=Here.NAMED)
+
 _BENCH = "test_nightly_bench.py::"
 MAKE = {
     "help": _HERE + "test_make_lists_every_target_that_the_docs_name",
@@ -196,6 +194,7 @@ MAKE = {
     "test": "CI: .ci/run is it",
     "lint": "CI: `make test` needs it",
     "format": "not run: it rewrites files; `make lint` runs the same tools",
+    "reference": "test_config_reference.py::test_only_what_stands_below_the_mark_of_a_page_is_written",
     "docs": "test_docs_site.py::test_the_site_is_built_without_a_warning",
     "docs-serve": "not run: mkdocs' own server over the site that `make docs` builds",
     "demo": "test_nightly_demo.py::test_the_demo_learns_with_the_embedded_model",
@@ -216,7 +215,7 @@ MAKE = {
 
 
 def commands(page: str, text: str) -> Iterator[Command]:
-    """Those of the shell blocks in ``text``."""
+    """Those of the shell blocks in ``text``, then those in its lines."""
     for block in _FENCE.finditer(text):
         if block[2] not in SHELLS:
             continue
@@ -231,6 +230,11 @@ def commands(page: str, text: str) -> Iterator[Command]:
             if said := without_comment(joined):
                 yield Command(page=page, line=began, text=said)
             joined = ""
+    lines = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
+    for code in _INLINE.finditer(lines):
+        yield Command(
+            page=page, line=lines.count("\n", 0, code.start()) + 1, text=" ".join(code[1].split()), inline=True
+        )
 
 
 def blocks(text: str) -> Iterator[str]:
@@ -252,6 +256,8 @@ def without_comment(line: str) -> str:
 
 
 def account(command: Command) -> Account | None:
+    if command.inline and _NAMED.fullmatch(command.text):
+        return BY_NAME
     return next((one for one in ACCOUNTS if re.fullmatch(one.pattern, command.text)), None)
 
 

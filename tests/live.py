@@ -122,11 +122,21 @@ def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: A
 
 
 class Live:
-    """A running deployment. Use as a context manager; leaving it sends SIGINT and waits."""
+    """A running deployment. Use as a context manager; leaving it sends SIGINT and waits.
+
+    ``checkout`` is another clone, with an environment of its own in .venv, that is to run it.
+    """
 
     def __init__(
-        self, file: Mapping[str, Any], *, home: Path | None = None, env: Mapping[str, str] | None = None
+        self,
+        file: Mapping[str, Any],
+        *,
+        home: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        checkout: Path | None = None,
     ) -> None:
+        self._serve = (checkout / ".venv" / "bin" if checkout else Path(sys.executable).parent) / "serve"
+        self._checkout = checkout or REPOSITORY
         # Short, since Ray's unix sockets live below it and their paths are limited.
         self.folder = Path(tempfile.mkdtemp(prefix="cl", dir="/tmp"))
         self.home = home or self.folder / "home"
@@ -149,7 +159,7 @@ class Live:
             "HF_HUB_OFFLINE": "1",
             "CLAWRL_TEST_KEY": KEY,
             # Code of the tests' own, such as a reward, is found by the actors too.
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(self._checkout), os.environ.get("PYTHONPATH")])),
             **(env or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None
@@ -165,8 +175,8 @@ class Live:
     def start(self, timeout_s: float = 240.0) -> None:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [str(Path(sys.executable).parent / "serve"), "run", str(self._file)],
-                cwd=REPOSITORY,
+                [str(self._serve), "run", str(self._file)],
+                cwd=self._checkout,
                 env=self.env,
                 stdout=out,
                 stderr=subprocess.STDOUT,

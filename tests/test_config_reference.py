@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import pytest
 from pydantic import BaseModel, Field
 
 from clawrl.config import Deployment
-from clawrl.config_reference import Key, markdown, sections, without_description
+from clawrl.config_reference import MARK, Key, brought_up_to_date, main, markdown, sections, without_description
 from clawrl.methods.registry import builtin_names
 from clawrl.strict import StrictConfig
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 KEYS = {(section.variant, key.path): key for section in sections() for key in section.keys}
 
 
@@ -102,3 +105,19 @@ def test_every_class_that_a_deployment_is_made_of_has_its_section() -> None:
     wanted = sum(1 for _ in classes(Deployment))
     # Methods from elsewhere have a class that is not known here.
     assert len(list(sections())) == wanted - 1
+
+
+def test_the_page_has_every_key_as_its_class_has_it_now() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert brought_up_to_date(page) == page, "a setting changed: run `make reference` and commit docs/configuration.md"
+
+
+def test_only_what_stands_below_the_mark_of_a_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Mine\n\n{MARK}\n\nold\n")
+    monkeypatch.setattr("sys.argv", ["config_reference", str(page)])
+    main()
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# Mine\n\n{MARK}\n\n## `args`") and "old\n" not in text
+    with pytest.raises(ValueError, match="has no line"):
+        brought_up_to_date("# Another\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import asyncio
+import importlib
 import json
 import os
 import re
@@ -22,8 +23,10 @@ import pytest
 import ray.serve
 import typer
 import yaml
-from ray.scripts.scripts import start as ray_start
+from ray.scripts.scripts import cli as ray_cli
+from ray.serve.scripts import cli as serve_cli
 from typer.testing import CliRunner
+from wandb.cli.cli import cli as wandb_cli
 
 from clawrl import cli
 from clawrl.actors import ingress as module
@@ -64,7 +67,7 @@ def test_every_command_in_the_docs_is_accounted_for() -> None:
 def test_every_account_is_of_some_command_and_names_tests_that_exist_or_a_reason() -> None:
     for one in ACCOUNTS:
         assert any(account(command) is one for command in ALL), f"no command fits {one.pattern!r} any more; remove it"
-        if one.here in (Here.PARSED, Here.SERVE, Here.RAY):
+        if one.here in (Here.SERVE, Here.RAY):
             assert one.tests, one.pattern
         if one.here is Here.NOT:
             assert one.tests or one.why, one.pattern
@@ -89,6 +92,10 @@ def test_a_command_that_nobody_knows_is_found_whatever_it_looks_like() -> None:
     assert (found.text, found.line, account(found)) == ("clawrl fly --high --far", 3, None)
     (inner,) = commands("page.md", "1. a\n\n   ```bash\n   rm -rf /\n   ```\n")
     assert inner.text == "rm -rf /" and account(inner) is None
+    text = "```bash\nclawrl status\n```\nIt is `clawrl fly\n--high now`, not `pip could not`, `clawrl`, `fly on`.\n"
+    fenced, within = commands("page.md", text)
+    assert (within.text, within.line, within.inline) == ("clawrl fly --high now", 4, True)
+    assert account(within) is None and not fenced.inline
     assert without_comment("echo '# no' a#b # yes") == "echo '# no' a#b"
 
 
@@ -147,15 +154,33 @@ def test_a_command_of_ours_does_what_it_is_there_for(
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("command", of(Here.PARSED), ids=where)
-def test_a_command_of_ours_has_the_arguments_that_the_docs_give_it(command: Command) -> None:
-    _, name, *arguments = shlex.split(command.text)
-    group = typer.main.get_command(cli.app)
-    assert isinstance(group, click.Group) or hasattr(group, "get_command")
-    outer = group.make_context("clawrl", [name, *arguments], resilient_parsing=True)
-    known = group.get_command(outer, name)  # type: ignore[attr-defined]
-    assert known is not None, command.text
-    known.make_context(name, list(arguments), parent=outer)
+SMALLER = {"bench.privacy": ["--turns", "20", "--history", "2", "--repeats", "1"]}
+
+
+@pytest.mark.parametrize("command", of(Here.MODULE), ids=where)
+def test_a_program_of_ours_prints_what_it_measures(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, name, *arguments = shlex.split(command.text)
+    monkeypatch.setattr("sys.argv", [name, *arguments, *SMALLER.get(name, [])])
+    importlib.import_module(name).main()
+    assert len(capsys.readouterr().out.splitlines()) > 3
+
+
+@pytest.mark.parametrize("command", of(Here.NAMED), ids=where)
+def test_a_command_that_is_named_is_there_with_its_flags(command: Command) -> None:
+    program, *words = command.text.split()
+    flags = [word for word in words if word.startswith("--")]
+    names = [word for word in words if word not in flags]
+    if program == "make":
+        assert names[0] in MAKE
+        return
+    found: click.Command = {
+        "clawrl": typer.main.get_command(cli.app), "ray": ray_cli, "serve": serve_cli, "wandb": wandb_cli,
+    }[program]  # fmt: skip
+    for name in names:
+        found = found.commands[name]  # type: ignore[attr-defined]
+    assert not set(flags) - {option for parameter in found.params for option in parameter.opts}
 
 
 @pytest.mark.parametrize("command", of(Here.CURL), ids=where)
@@ -217,8 +242,8 @@ def test_make_lists_every_target_that_the_docs_name() -> None:
 
 @pytest.mark.parametrize("command", of(Here.RAY), ids=where)
 def test_ray_reads_the_arguments_that_the_docs_give_it(command: Command) -> None:
-    arguments = [argument for argument in shlex.split(command.text)[2:] if argument != "..."]
-    ray_start.make_context("start", arguments)
+    program, name, *arguments = [argument for argument in shlex.split(command.text) if argument != "..."]
+    {"ray": ray_cli, "serve": serve_cli}[program].commands[name].make_context(name, arguments)
 
 
 @pytest.mark.parametrize("command", of(Here.SERVE), ids=where)
@@ -235,10 +260,11 @@ def test_a_variable_that_is_set_is_read_by_somebody(command: Command) -> None:
     # What Ray reads in C++ is set in the same way by the test that starts such a cluster.
     kit = (ROOT / "tests" / "fake_cluster.py").read_text()
     clients = "".join(path.read_text() for path in (ROOT / "tests" / "agents").glob("*.py"))
+    dashboards = "".join(path.read_text() for path in (ROOT / "deployments" / "observability").rglob("*.yml"))
     package = Path(ray.__file__).parent
     rays = "".join(path.read_text() for path in (package / "serve" / "_private").rglob("constants.py"))
     for variable in re.findall(r"(\w+)=", command.text):
-        assert any(variable in text for text in (ours, kit, clients, rays)), variable
+        assert any(variable in text for text in (ours, kit, clients, rays, dashboards)), variable
 
 
 # -- what is not run by itself ----------------------------------------------------------------------------------------

@@ -9,10 +9,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import typer
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
+from clawrl import cli
+from clawrl.actors.operator_routes import router
+from clawrl.config import Deployment
 from clawrl.config_reference import sections
+from clawrl.ledger.schema import SCHEMA_VERSION, UPGRADES
 from clawrl.messages import DropReason
 from tests.docs_commands import ROOT
 
@@ -55,7 +60,6 @@ def test_nothing_is_fetched_from_elsewhere_to_show_a_page(site: Path) -> None:
 
 def test_the_reference_on_the_site_has_every_key(site: Path) -> None:
     page = (site / "configuration.html").read_text()
-    assert "every key" not in page.replace("every key of", "")
     for section in sections():
         for key in section.keys:
             assert f"<code>{key.path.removeprefix(section.path + '.')}</code>" in page, key.path
@@ -94,6 +98,9 @@ def words_of_the_source() -> Iterator[str]:
                 yield node.value
             elif isinstance(node, ast.JoinedStr):
                 yield "".join(p.value if isinstance(p, ast.Constant) else "…" for p in node.values)
+    for path in sorted((ROOT / "clawrl" / "console" / "static" / "js").rglob("*.js")):
+        for plain, template in re.findall(r'"([^"\n]+)"|`([^`]+)`', path.read_text()):
+            yield plain or re.sub(r"\$\{[^}]*\}", "…", template)
 
 
 SOURCE = tuple(words_of_the_source())
@@ -131,3 +138,46 @@ def test_every_reason_to_drop_a_turn_is_explained() -> None:
     part = TROUBLE.partition("## My turns do not train")[2].partition("\n## ")[0]
     explained = re.findall(r"^\| `(\w+)` \| \S.* \| \S.* \|$", part, re.MULTILINE)
     assert explained == [reason.value for reason in DropReason], "one row each, in the order of DropReason"
+
+
+# -- lists that are kept by hand --------------------------------------------------------------------------------------
+
+
+def test_the_readme_names_every_route_of_the_operator_and_contributing_every_room() -> None:
+    readme, contributing = (ROOT / "README.md").read_text(), (ROOT / "CONTRIBUTING.md").read_text()
+    code = set(re.findall(r"`([^`]+)`", readme))
+    told = {word for span in code for word in span.split()}
+    routes = {(method, route.path.replace(":path", "")) for route in router.routes for method in route.methods}  # type: ignore[attr-defined]
+    assert len(routes) > 10 and sorted(path for _, path in routes if path not in told) == []
+    rows = re.findall(r"^\| (`clawrl/.*?) \|", contributing, re.MULTILINE)
+    named = {name.removeprefix("clawrl/").strip("/") for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    rooms = {path.parent.name for path in (ROOT / "clawrl").glob("*/__init__.py")}
+    assert len(rooms) > 15 and sorted(rooms - named) == []
+
+
+# -- what changed -----------------------------------------------------------------------------------------------------
+
+
+def test_every_command_and_every_block_of_a_deployment_is_named_in_what_changed() -> None:
+    code = re.findall(r"`([^`]+)`", (ROOT / "CHANGELOG.md").read_text())
+    words = {word for span in code for word in span.removeprefix("clawrl ").split()}
+    group = typer.main.get_command(cli.app)
+    commands = set(group.commands)  # type: ignore[attr-defined]
+    assert len(commands) > 20 and sorted(commands - words) == []
+    blocks = Deployment.model_fields.keys() - {"name", "state_dir"}
+    assert {"serving", "privacy", "metrics"} <= blocks
+    assert sorted(blocks - {word.split(".")[0] for word in words}) == []
+
+
+# -- upgrading --------------------------------------------------------------------------------------------------------
+
+
+def test_the_formats_that_the_upgrading_page_names_are_those_that_this_release_reads_and_brings_along() -> None:
+    page = (ROOT / "docs" / "operations-upgrade.md").read_text()
+    rows = dict(re.findall(r"^\| a ledger of format (\d+) \| (.*) \|$", page, re.MULTILINE))
+    upgrades = {int(f): int(n) for f, row in rows.items() for n in re.findall(r"becomes format (\d+)", row)}
+    assert rows.keys() == {str(SCHEMA_VERSION), *map(str, UPGRADES)}
+    assert upgrades == dict.fromkeys(UPGRADES, SCHEMA_VERSION)
+    for earlier in UPGRADES:
+        assert f"**From format {earlier} to {SCHEMA_VERSION}.**" in page
+        assert f"(format {earlier}) is brought to format {SCHEMA_VERSION}" in (ROOT / "docs/privacy.md").read_text()

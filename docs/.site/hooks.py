@@ -1,4 +1,4 @@
-"""What the site has that the folder has not: the configuration reference, CONTRIBUTING and CHANGELOG as pages.
+"""What the site has that the folder has not: CONTRIBUTING and CHANGELOG as pages.
 
 Pages are written to be read where the repository is, too. There a link may lead to any file; on the site those that
 leave the documentation become plain text.
@@ -12,10 +12,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from clawrl.config_reference import markdown, sections
-
 ROOT = Path(__file__).resolve().parents[2]
-MARK = "<!-- every key -->"
 ELSEWHERE = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -28,9 +25,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(text: str, page: Any, config: Any, files: Files) -> str:
-    if page.file.src_uri == "configuration.md":
-        assert MARK in text
-        text = text.replace(MARK, markdown(sections()))
     return _LINK.sub(lambda link: _within(link, PurePosixPath(page.file.src_uri).parent), text)
 
 
