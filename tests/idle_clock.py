@@ -1,8 +1,9 @@
 """An event loop whose clock goes on only while nobody has anything to do, and then at once to the next timer.
 
-In a story of coroutines "after 0.1 s" then means "when all that can happen by then has happened", on a quick machine, on
-a slow one and on one that stalls; no time limit runs out while somebody works. While a call of the loop's executor is
-under way the clock stands still. A thread that the loop did not start is unknown to it: not for those.
+In a story of coroutines "after 0.1 s" then means "when all that can happen by then has happened", on a quick machine,
+on a slow one and on one that stalls; no time limit runs out while somebody works. While a call of the loop's executor
+is under way the clock stands still. Not for threads that the loop did not start, of which it does not know, and not for
+those who ask again and again without a pause: they keep it from going on.
 """
 
 from __future__ import annotations
