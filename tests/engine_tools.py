@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from clawrl.engine.config import EngineConfig
-from clawrl.engine.protocol import GenerateRequest, TokenChunk
+from clawrl.engine.protocol import Engine, GenerateRequest, TokenChunk
 from clawrl.engine.transformers import TransformersEngine
 from clawrl.messages import FinishReason, SamplingParams
 from clawrl.weights.manifest import build_manifest, pack_bucket
@@ -90,7 +90,7 @@ class Drain:
     has ended the answer, and a slow one has not begun it.
     """
 
-    def __init__(self, engine: TransformersEngine, asked: GenerateRequest) -> None:
+    def __init__(self, engine: Engine, asked: GenerateRequest) -> None:
         self._asked = asked
         self._chunks: list[TokenChunk] = []
         self._grew = asyncio.Event()
@@ -108,10 +108,13 @@ class Drain:
         await self._task
         return collect(self._asked.prompt_ids, self._chunks)
 
+    def cancel(self) -> None:
+        self._task.cancel()
+
     def _tokens(self) -> int:
         return sum(len(chunk.ids) for chunk in self._chunks)
 
-    async def _read(self, engine: TransformersEngine) -> None:
+    async def _read(self, engine: Engine) -> None:
         try:
             async for chunk in engine.generate(self._asked):
                 self._chunks.append(chunk)

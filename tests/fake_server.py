@@ -57,7 +57,7 @@ class FakeState:
             "name": "fake", "version": self.version, "step": self.version,
             "paused": self.paused is not None, "pause_reason": self.paused,
             "turns": {"recorded": recorded, "adds_up": True, "by_state": {"trained": recorded}, "dropped": {"side": 1}},
-            "sessions": {"active": 3}, "unrecorded": 0, "versions": rows[:-6:-1],
+            "sessions": {"active": 3}, "unrecorded": 0, "versions": rows[:-13:-1],
             "replicas": [{"replica": "abc", "version": self.version, "running": 1, "waiting": 0}],
             "holds_ms": {"p50": 1.0, "p95": 2.0, "count": self.version},
             "judge": {"judged": recorded, "abstained": 0, "mean_seconds": 0.5},

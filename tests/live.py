@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -49,9 +51,15 @@ GUARDS_FOR_RANDOM_WEIGHTS = {
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody listens on, and that nobody gets who asks for any: it is used much later, by another process.
+
+    The kernel gives those above, and Ray its workers those below.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("every port is taken")
 
 
 def tiny_deployment(model: Path, port: int, *, replicas: int = 1, **overrides: Any) -> dict[str, Any]:
@@ -206,7 +214,7 @@ class Live:
 
     def ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=10.0).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=20.0).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -245,7 +253,7 @@ class Live:
         reply.raise_for_status()
         return list(reply.json())
 
-    def wait_for(self, condition: Any, *, timeout_s: float = 60.0, what: str = "") -> dict[str, Any]:
+    def wait_for(self, condition: Any, *, timeout_s: float = 120.0, what: str = "") -> dict[str, Any]:
         """Poll the status until ``condition(status)``; errors on the way are part of the life."""
         deadline = time.monotonic() + timeout_s
         status: dict[str, Any] = {}

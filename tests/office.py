@@ -115,7 +115,7 @@ async def talk(coordinator: Coordinator, turns: int, session: str = "s") -> list
 
 
 async def until(coordinator: Coordinator, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while not condition(status := await coordinator.status()):
             await asyncio.sleep(0.01)
     return status

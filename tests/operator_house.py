@@ -6,6 +6,7 @@ What is not real is the replica: it answers with a text that a test chooses, and
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from clawrl.messages import FinishReason, Message, Turn, VersionSpan
 from clawrl.serving.pieces import Piece, TextPiece
 from clawrl.serving.sessions import answer_hash, reply_hash
 from tests.ingress_kit import Ingress, Replicas, finish
-from tests.live import KEY, free_port
+from tests.live import KEY
 from tests.office import Office
 
 Answers = Callable[[GenerationTask], str]
@@ -59,10 +60,10 @@ class House:
         self._office = Office(folder, **overrides)
         self._answers = answers
         self._patch = patch
-        self._port = free_port()
+        self._listener = socket.create_server(("127.0.0.1", 0))
         self._loop = asyncio.new_event_loop()
         self._up = threading.Event()
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.refusals: list[Any] = []
         self.coordinator: Coordinator
 
@@ -71,7 +72,7 @@ class House:
         return self._office.deployment
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20.0)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120.0)
 
     async def _serve(self) -> None:
         self.coordinator = self._office.open()
@@ -80,11 +81,9 @@ class House:
         made = Ingress(self._office.deployment, replicas, None)
         made._coordinator = Asked(self.coordinator)
         self._patch.setattr(serve, "get_replica_context", lambda: SimpleNamespace(servable_object=made))
-        self._server = uvicorn.Server(
-            uvicorn.Config(served.api, host="127.0.0.1", port=self._port, log_level="error", lifespan="off")
-        )
+        self._server = uvicorn.Server(uvicorn.Config(served.api, log_level="error", lifespan="off"))
         self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        serving = asyncio.create_task(self._server.serve())
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
             await asyncio.sleep(0.005)
         self._up.set()
@@ -123,12 +122,13 @@ class House:
     def open(self) -> None:
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()), daemon=True)
         self._thread.start()
-        assert self._up.wait(30.0), "the house did not open"
+        assert self._up.wait(120.0), "the house did not open"
 
     def close(self) -> None:
         self._server.should_exit = True
         self._thread.join(20.0)
         self._loop.close()
+        self._listener.close()
 
 
 @contextmanager

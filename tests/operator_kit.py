@@ -27,7 +27,7 @@ from clawrl.messages import (
 )
 from clawrl.privacy.forgetting import Wanted
 from clawrl.weights.kept import snapshot_name
-from tests.office import Office, says_good, talk, teaches, turn
+from tests.office import Office, says_good, talk, teaches, turn, until
 
 HELLO = [Message(role="user", content="hello")]
 
@@ -72,14 +72,6 @@ def one(name: str = "t", reply: str = "an answer", **changes: Any) -> Turn:
 
 def arriving(made: Turn, **changes: Any) -> Turn:
     return replace(made, arrival=replace(made.arrival, **changes))
-
-
-async def until(coordinator: Coordinator, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """As in the office, with more patience: here much is done at once."""
-    async with asyncio.timeout(25):
-        while not condition(status := await coordinator.status()):
-            await asyncio.sleep(0.01)
-    return status
 
 
 Life = Callable[[Coordinator], Awaitable[str]]
@@ -284,7 +276,7 @@ async def drop(folder: Path, case: Dropped) -> tuple[Coordinator, str]:
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await test()
 
     asyncio.run(bounded())

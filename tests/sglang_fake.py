@@ -21,6 +21,7 @@ from clawrl.weights.manifest import build_manifest
 from clawrl.weights.snapshot import write_snapshot
 from clawrl.weights.sources import Broadcast, OnDisk, Rendezvous, WeightSource
 from tests.engine_tools import weights_of
+from tests.idle_clock import run_on_idle_clock
 
 INIT, PAUSE, BEGIN = "init_weights_update_group", "pause_generation", "begin_weight_update"
 BUCKET, END, DESTROY = "update_weights_from_distributed", "end_weight_update", "destroy_weights_update_group"
@@ -195,7 +196,7 @@ def staged(
         finally:
             await made.stop()
 
-    asyncio.run(run())
+    run_on_idle_clock(run())
 
 
 Play = Callable[..., None]

@@ -37,6 +37,7 @@ from clawrl.serving.pieces import CallPiece, Delta, ReasoningPiece, TextPiece
 from clawrl.serving.prompts import Prompt
 from clawrl.serving.request import ANY_TOOL
 from clawrl.serving.sessions import make_arrival
+from tests.idle_clock import run_on_idle_clock
 
 ASKED = (Message(role="user", content="hello"),)
 LOOK = json.dumps({"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}})
@@ -318,7 +319,7 @@ def test_slots_are_given_in_order_and_come_back_when_a_waiter_gives_up() -> None
         async with slots.reserve(100):
             pass
 
-    asyncio.run(run())
+    run_on_idle_clock(run())
 
 
 def test_a_waiter_that_gives_up_the_moment_it_is_let_in_gives_the_room_back() -> None:
@@ -336,7 +337,7 @@ def test_a_waiter_that_gives_up_the_moment_it_is_let_in_gives_the_room_back() ->
         waiter.cancel()
         await asyncio.gather(waiter, return_exceptions=True)
         assert (slots.running, slots.waiting) == (0, 0)
-        async with asyncio.timeout(1), slots.reserve(10):
+        async with asyncio.timeout(60), slots.reserve(10):
             pass
 
     asyncio.run(run())
@@ -352,7 +353,7 @@ def test_only_the_wait_for_room_is_bounded_not_what_is_done_with_it() -> None:
             await asyncio.sleep(0.05)
         assert (slots.running, slots.waiting) == (0, 0)
 
-    asyncio.run(run())
+    run_on_idle_clock(run())
 
 
 def test_a_coordinator_that_stays_away_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

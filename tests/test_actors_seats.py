@@ -81,12 +81,12 @@ def test_the_driver_looks_for_such_seats_while_its_own_training_waits_for_some(m
     laptop = read_deployment(Path(__file__).resolve().parent.parent / "deployments" / "laptop.yaml")
     driver = trainer_driver.TrainerDriver(laptop)
     try:
-        assert looked.wait(20.0), "an error must not end the watch"
-        assert asked[-1] == pytest.approx(time.monotonic(), abs=20.0)
+        assert looked.wait(120.0), "an error must not end the watch"
+        assert asked[-1] == pytest.approx(time.monotonic(), abs=120.0)
     finally:
         driver._stopping.set()
         over.set()
-        driver._thread.join(20.0)
+        driver._thread.join(120.0)
 
 
 def test_seats_whose_ranks_have_not_begun_in_time_are_taken_away() -> None:
@@ -150,8 +150,8 @@ def test_the_driver_repeats_that_training_failed_until_it_tries_again(monkeypatc
     laptop = read_deployment(Path(__file__).resolve().parent.parent / "deployments" / "laptop.yaml")
     driver = trainer_driver.TrainerDriver(laptop)
     try:
-        assert three.wait(20.0) and set(said) == {"failed: ValueError: no disk"}
+        assert three.wait(120.0) and set(said) == {"failed: ValueError: no disk"}
     finally:
         driver._stopping.set()
-        driver._thread.join(20.0)
+        driver._thread.join(120.0)
     assert said[-1] == "stopped"

@@ -22,7 +22,6 @@ from clawrl.ledger.folder import hold
 from tests.fake_server import FakeState, fake_server
 from tests.live import KEY, REPOSITORY, free_port, tiny_deployment
 
-pytestmark = pytest.mark.timeout(60)
 A, B = Path("a.yaml"), Path("b.yaml")
 ROOT = Path("/root")
 

@@ -16,8 +16,6 @@ from clawrl.check.interpreters import Findings, ask_nccl, look_at_interpreters
 from clawrl.config import Deployment
 from tests.live import KEY, tiny_deployment
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def _a_home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +50,7 @@ def document(model: Path, python: str, transport: str = "nccl", **overrides: Any
     return tiny_deployment(model, 8012, **(settings | overrides))
 
 
-def look(model: Path, python: str, own: str, transport: str = "nccl", timeout_s: float = 20.0) -> Findings:
+def look(model: Path, python: str, own: str, transport: str = "nccl", timeout_s: float = 60.0) -> Findings:
     args = document(model, python, transport)["applications"][0]["args"]
     return look_at_interpreters(Deployment.model_validate(args), own, timeout_s)
 
@@ -87,7 +85,7 @@ def test_two_sides_with_different_nccl_are_refused_with_both_versions(
         ("echo nccl=none", "has a torch without NCCL"),
         ("echo 'ImportError: no torch here' >&2; exit 1", "cannot import torch: ImportError: no torch here"),
         ("exit 1", "cannot import torch: it said nothing"),
-        ("exec sleep 30", "did not answer in 0.5 s"),
+        ("exec sleep 300", "did not answer in 2 s"),
     ],
 )
 @pytest.mark.parametrize("side", ["theirs", "own"])
@@ -96,7 +94,8 @@ def test_a_side_that_cannot_say_its_nccl_is_a_note_that_names_it(
 ) -> None:
     sides = {"theirs": with_nccl(tmp_path, "theirs", "2.27.5"), "own": with_nccl(tmp_path, "own", "2.29.0")}
     sides[side] = interpreter(tmp_path, "mute", script)
-    found = look(tiny_folder, sides["theirs"], sides["own"], timeout_s=0.5)
+    timeout_s = 2.0 if "sleep" in script else 60.0
+    found = look(tiny_folder, sides["theirs"], sides["own"], timeout_s=timeout_s)
     assert found.problems == () and len(found.notes) == 1
     assert f"not compared: {sides[side]} {why}" in found.notes[0]
 
@@ -119,7 +118,7 @@ def test_check_refuses_different_nccl_and_exits_with_1(
 ) -> None:
     content = document(tiny_folder, with_nccl(tmp_path, "theirs", "2.29.2"))
     own = with_nccl(tmp_path, "own", "2.27.5")
-    monkeypatch.setattr(look_at_interpreters, "__defaults__", (own, 20.0))
+    monkeypatch.setattr(look_at_interpreters, "__defaults__", (own, 60.0))
     result = check(tmp_path, content)
     assert result.exit_code == 1
     assert "applications[0].args.policy.engine.sglang.python: its torch has NCCL 2.29.2" in result.output

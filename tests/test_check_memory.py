@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 from clawrl import cli
 from tests.live import KEY, tiny_deployment
 
-pytestmark = pytest.mark.timeout(60)
 GPUS = {"num_gpus": 2, "accelerator_type": "H100"}
 ENGINE = {"kind": "sglang", "context_length": 32_768, "kv_blocks": 1024, "tp_size": 2}
 

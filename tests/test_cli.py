@@ -12,8 +12,6 @@ from typer.testing import CliRunner, Result
 from clawrl import cli
 from tests.fake_server import FakeState, fake_server
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def _wide_consoles(monkeypatch: pytest.MonkeyPatch) -> None:

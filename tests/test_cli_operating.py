@@ -22,8 +22,6 @@ from tests.operator_house import House, house
 from tests.operator_kit import kept_version, one, until
 from tests.test_operator_desk import with_versions
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:

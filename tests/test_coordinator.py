@@ -65,7 +65,7 @@ def test_a_lease_that_was_asked_for_early_waits_until_the_batch_is_full(tmp_path
     async def run() -> None:
         coordinator = Office(tmp_path).open()
         await coordinator.restored("run", 0)
-        lease = asyncio.create_task(coordinator.lease("run", 1, 5.0))
+        lease = asyncio.create_task(coordinator.lease("run", 1, 120.0))
         await talk(coordinator, 2, "first")
         await until(coordinator, lambda s: s["turns"]["by_state"].get("queued") == 1)
         await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ def test_judging_begins_when_the_reaction_arrives_and_not_after_its_answer(tmp_p
         await coordinator.record(turn("a", hello, "hi"))
         follow = [*hello, Message(role="assistant", content="hi"), Message(role="user", content="thanks")]
         await coordinator.arrive(turn("b", follow, "not answered yet").arrival)
-        await asyncio.wait_for(judged.wait(), 2)
+        await asyncio.wait_for(judged.wait(), 120)
         await coordinator.close()
 
     asyncio.run(run())
@@ -209,7 +209,7 @@ def test_a_waiting_trainer_gets_the_batch_the_moment_it_is_full(tmp_path: Path) 
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await talk(coordinator, 3)
-        lease = await asyncio.wait_for(waiting, 3)
+        lease = await asyncio.wait_for(waiting, 120)
         assert len(lease.samples) == 2
         assert await coordinator.lease("run", 2, 0.05) is None
         await coordinator.end_training()
@@ -253,11 +253,11 @@ def test_a_published_version_is_current_and_a_late_replica_catches_up_before_it_
         meeting = await coordinator.begin_publish("run", manifest, 4, "/snapshots/x", "127.0.0.1", 1)
         version = await coordinator.finish_publish(meeting.name)
         assert (await coordinator.current_version()).step == 4 and version.version == number
-        order = await coordinator.poll("late", 0, {"running": 0, "unrecorded": 3}, 3.0)
+        order = await coordinator.poll("late", 0, {"running": 0, "unrecorded": 3}, 60.0)
         assert order is not None and isinstance(order.command, CatchUp) and order.command.version.version == number
         await coordinator.report("late", order.number, number, Outcome(ok=True))
         assert (await coordinator.status())["floor"] == 0, "it does not count before it serves"
-        order = await coordinator.poll("late", number, {"unrecorded": 3}, 3.0)
+        order = await coordinator.poll("late", number, {"unrecorded": 3}, 60.0)
         assert order is not None and isinstance(order.command, Admit)
         await coordinator.report("late", order.number, number, Outcome(ok=True))
         assert await coordinator.poll("late", number, {"unrecorded": 3, "serving": True}, 0.7) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -331,8 +331,12 @@ def test_the_frozen_model_compares_with_the_prompt_of_another_conversation(tmp_p
     asyncio.run(run())
 
 
+ASKED, LEAVE = threading.Event(), threading.Event()
+
+
 def never_answers(turn: Turn) -> str | None:
-    time.sleep(0.3)
+    ASKED.set()
+    LEAVE.wait(120.0)
     return None
 
 
@@ -343,10 +347,12 @@ def test_a_filter_that_takes_too_long_refuses_and_holds_nobody_up(
         monkeypatch.setattr("clawrl.actors.admission._FILTER_TIMEOUT_S", 0.05)
         coordinator = Office(tmp_path, guards__filters={"extra": [f"{__name__}:never_answers"]}).open()
         recording = asyncio.create_task(talk(coordinator, 1))
-        await asyncio.sleep(0.01)
-        async with asyncio.timeout(0.25):
+        async with asyncio.timeout(100.0):
+            while not ASKED.is_set():
+                await asyncio.sleep(0.001)
             await coordinator.status()
-        await recording
+            await recording
+        LEAVE.set()
         assert (await coordinator.status())["turns"]["dropped"] == {"refused_by_filter": 1}
         await coordinator.close()
 

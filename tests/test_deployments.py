@@ -17,7 +17,6 @@ from clawrl.config import Deployment
 from clawrl.graph import app
 from tests.live import REPOSITORY
 
-pytestmark = pytest.mark.timeout(60)
 FOLDER = REPOSITORY / "deployments"
 KUBERAY = FOLDER / "kuberay" / "rayservice.yaml"
 CLUSTERS = sorted(FOLDER / "cluster" / f"{name}.yaml" for name in ("cluster", "fake"))

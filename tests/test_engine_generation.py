@@ -61,8 +61,9 @@ def test_top_k_and_top_p_restrict_what_is_sampled(tiny_folder: Path) -> None:
 def test_hostile_requests_leave_a_healthy_stream_undisturbed(tiny_folder: Path) -> None:
     async def run() -> None:
         async with running_engine(tiny_folder) as engine:
-            healthy = asyncio.create_task(generate(engine, PROMPT, temperature=1.0, max_tokens=200))
-            await asyncio.sleep(0.05)
+            never_ending(engine)
+            healthy = Drain(engine, request(PROMPT, temperature=1.0, max_tokens=400))
+            await healthy.more(1)
             with pytest.raises(UnsupportedRequest, match="do not fit"):
                 await generate(engine, [5] * 4000, max_tokens=10)
             with pytest.raises(UnsupportedRequest, match="empty"):
@@ -75,10 +76,11 @@ def test_hostile_requests_leave_a_healthy_stream_undisturbed(tiny_folder: Path) 
             await generate(engine, PROMPT, temperature=0, max_tokens=10)
             await generate(engine, PROMPT, temperature=2, max_tokens=10)
             await generate(engine, PROMPT, stop=("a", "e"), max_tokens=50)
-            cancelled = asyncio.create_task(generate(engine, PROMPT, max_tokens=300))
-            await asyncio.sleep(0.1)
+            cancelled = Drain(engine, request(PROMPT, max_tokens=400))
+            await cancelled.more(1)
             cancelled.cancel()
-            answer = await healthy
+            answer = await healthy.answer()
+            assert len(answer.ids) == 400
             engine.health()
             np.testing.assert_allclose(answer.logps, cold_logps(tiny_folder, answer), atol=1e-4)
 
@@ -102,7 +104,7 @@ def test_a_fault_in_one_requests_results_leaves_its_neighbours_whole(tiny_folder
                     *(generate(engine, PROMPT, max_tokens=60) for _ in range(3)),
                     return_exceptions=True,
                 ),
-                20,
+                120,
             )
             assert isinstance(faulty, EngineError)
             for answer in healthy:
@@ -151,10 +153,11 @@ def test_a_closed_stream_frees_its_slot_and_the_next_request_runs(tiny_folder: P
             stream = engine.generate(request(PROMPT, max_tokens=400))
             await anext(stream)
             waiting = asyncio.create_task(generate(engine, PROMPT, max_tokens=5))
-            await asyncio.sleep(0.05)
+            while engine.slots.waiting == 0:
+                await asyncio.sleep(0)
             assert (engine.slots.running, engine.slots.waiting) == (1, 1)
             await stream.aclose()
-            assert len((await asyncio.wait_for(waiting, 30.0)).ids) <= 5
+            assert len((await asyncio.wait_for(waiting, 120.0)).ids) <= 5
             assert (engine.slots.running, engine.slots.waiting) == (0, 0)
 
     asyncio.run(run())
@@ -179,10 +182,13 @@ def test_a_dead_loop_fails_the_requests_and_the_health_check(tiny_folder: Path) 
             await stream.more(10)
             original, engine.model.forward = engine.model.forward, _explode
             with pytest.raises(EngineError, match="generation failed"):
-                await asyncio.wait_for(stream.answer(), 30.0)
-            await asyncio.sleep(0.2)
+                await asyncio.wait_for(stream.answer(), 120.0)
             with pytest.raises(EngineError, match="died"):
-                engine.health()
+                async with asyncio.timeout(120.0):
+                    # Its thread may still be on its way out.
+                    while True:
+                        engine.health()
+                        await asyncio.sleep(0.01)
             with pytest.raises(EngineError):
                 await generate(engine, PROMPT, max_tokens=5)
             engine.model.forward = original

@@ -45,7 +45,7 @@ def test_a_killed_and_resumed_run_ends_where_an_undisturbed_one_does(straight: P
     plan = replace(straight, state=state, checkpoint_every=every, kill_at=call, lends_after=lends_after)
     process = forks().Process(target=train, args=(plan,))
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode == -signal.SIGKILL
     before = versions(state)
     train(replace(plan, kill_at=None, lends_after=None))

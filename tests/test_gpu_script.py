@@ -93,10 +93,10 @@ def crashes(job: Job, tell: Callable[[Any], None]) -> None:
 
 
 def hangs(job: Job, tell: Callable[[Any], None]) -> None:
-    child = subprocess.Popen(["sleep", "60"])
+    child = subprocess.Popen(["sleep", "300"])
     tell({"child": str(child.pid)})
     tell(_row("folder"))
-    time.sleep(60)
+    time.sleep(300)
 
 
 def _row(figure: str) -> Row:
@@ -123,9 +123,9 @@ def test_a_section_that_ends_badly_keeps_what_it_had_told(name: str, problem: st
 
 
 def test_a_section_that_hangs_is_ended_with_all_it_started() -> None:
-    outcome = section("hangs", limit_s=2.0)
-    assert outcome.rows == [_row("folder")] and outcome.problem == "stopped after 2 s" and outcome.seconds < 10
-    deadline = time.monotonic() + 5
+    outcome = section("hangs", limit_s=3.0)
+    assert outcome.rows == [_row("folder")] and outcome.problem == "stopped after 3 s" and outcome.seconds < 50
+    deadline = time.monotonic() + 50
     while _lives(int(outcome.facts["child"])) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _lives(int(outcome.facts["child"]))

@@ -22,6 +22,7 @@ from clawrl.engine.errors import EngineError
 from clawrl.messages import FinishReason
 from clawrl.serving.errors import ApiError, overloaded
 from clawrl.serving.pieces import Piece, TextPiece
+from tests.idle_clock import run_on_idle_clock
 from tests.ingress_kit import Coordinator, Ingress, Replicas, Script, finish
 
 LAPTOP = Path(__file__).resolve().parent.parent / "deployments" / "laptop.yaml"
@@ -103,7 +104,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(20):
             await test()
 
-    asyncio.run(bounded())
+    run_on_idle_clock(bounded())
 
 
 def test_an_answer_names_its_request_and_its_turn_and_the_turn_was_announced(house: Callable[..., House]) -> None:

@@ -18,6 +18,7 @@ from clawrl.judging.panel import JudgePanel
 from clawrl.judging.probability import ProbabilityJudge, common_prefix, verdict_of
 from clawrl.judging.text import shorten
 from clawrl.messages import Judgement, JudgeRequest, Message, TurnId, Verdict
+from tests.idle_clock import run_on_idle_clock
 
 CASE = JudgeRequest(
     turn_id=TurnId("t"),
@@ -169,7 +170,7 @@ def test_a_judge_that_hangs_is_given_up() -> None:
         await asyncio.sleep(3600)
         raise AssertionError
 
-    judgement = asyncio.run(judge_or_abstain(ask, CASE, QUICK, hints_timeout_s=0.05))
+    judgement = run_on_idle_clock(judge_or_abstain(ask, CASE, QUICK, hints_timeout_s=0.05))
     assert judgement.verdict is None and "TimeoutError" in judgement.detail
 
 
@@ -188,6 +189,6 @@ def test_hints_that_take_longer_than_a_verdict_may_cost_no_verdict() -> None:
 
     slow, hints = Slow(), HintsConfig(timeout_s=QUICK.timeout_s + 0.1)
     ask = JudgePanel(Verdicts(), slow, hints).judge
-    judgement = asyncio.run(judge_or_abstain(ask, CASE, QUICK, hints_timeout_s=hints.timeout_s))
+    judgement = run_on_idle_clock(judge_or_abstain(ask, CASE, QUICK, hints_timeout_s=hints.timeout_s))
     assert judgement.verdict is Verdict.BAD and "no hints: TimeoutError" in judgement.detail
     assert slow.asked == 1

@@ -109,7 +109,7 @@ def _write_and_die(folder: Path) -> None:
 def test_what_was_promised_survives_the_kill_of_the_process(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(target=_write_and_die, args=(tmp_path,))
     process.start()
-    process.join(20)
+    process.join(240)
     assert process.exitcode == -signal.SIGKILL
     assert left_behind(tmp_path) == [(["a", "b"], 0)]
 

@@ -54,9 +54,9 @@ def test_calls_that_wait_share_one_commit_and_keep_their_order(tmp_path: Path) -
         commits = []
         original = writer._commit
         writer._commit = lambda calls: (commits.append(len(calls)), original(calls))[1]  # type: ignore[method-assign]
-        gate = threading.Event()
-        first = asyncio.ensure_future(writer.run(lambda ledger: gate.wait(5)))
-        await asyncio.sleep(0.05)
+        taken, gate = threading.Event(), threading.Event()
+        first = asyncio.ensure_future(writer.run(lambda ledger: (taken.set(), gate.wait(120.0))))
+        assert await asyncio.to_thread(taken.wait, 120.0)
         others = [asyncio.ensure_future(writer.run(lambda ledger: ledger.next_version())) for _ in range(20)]
         await asyncio.sleep(0)
         gate.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -124,13 +125,26 @@ def test_pausing_stops_the_queue_and_not_the_service(live: Live) -> None:
                 session=None,
                 max_tokens=5,
             )
-        version = live.status()["version"]
+        version = _version_at_rest(live)
         time.sleep(2.0)
         status = live.status()
         assert status["turns"]["by_state"].get("queued", 0) <= queued and status["version"] == version
     finally:
         httpx.post(f"{live.url}/clawrl/resume", headers=AUTH).raise_for_status()
     live.wait_for(lambda s: not s["paused"] and not s["turns"]["by_state"].get("judged", 0), what="resumed")
+
+
+def _version_at_rest(live: Live) -> int:
+    """The version when no other has come for three seconds: what was lent before the pause is trained and published."""
+    seen: list[tuple[int, float]] = []
+
+    def rests(status: dict[str, Any]) -> bool:
+        if not seen or seen[-1][0] != status["version"]:
+            seen.append((status["version"], time.monotonic()))
+        return not status["turns"]["by_state"].get("leased", 0) and time.monotonic() - seen[-1][1] > 3.0
+
+    version: int = live.wait_for(rests, what="a trainer that waits")["version"]
+    return version
 
 
 def _visible(client, messages, session):  # type: ignore[no-untyped-def]

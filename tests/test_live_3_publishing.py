@@ -10,15 +10,18 @@ from tests.traffic import Traffic
 def test_twenty_versions_are_published_under_load_and_no_request_fails(live: Live, record_property) -> None:  # type: ignore[no-untyped-def]
     start = live.status()["version"]
     with Traffic(live, users=4) as traffic:
-        live.wait_for(lambda s: s["version"] >= start + 20, timeout_s=240, what="twenty more versions")
+        # Answers carry the versions as they come; a version of what had been queued before may serve none.
+        live.wait_for(
+            lambda s: s["version"] >= start + 20 and len({answer.version for answer in list(traffic.answers)}) >= 10,
+            timeout_s=240,
+            what="twenty more versions, and answers of ten",
+        )
     assert traffic.failures == []
-    served = {answer.version for answer in traffic.answers}
-    assert len(served) >= 10, "answers must carry the versions as they come"
     assert all(answer.finish_reason in ("stop", "length") for answer in traffic.answers)
     # The newest version serves a moment before the figures of its publish are written.
     status = live.wait_for(
         lambda s: all("committed" in v["stats"] for v in s["versions"] if v["version"] > start),
-        timeout_s=30,
+        timeout_s=120,
         what="the figures of every publish",
     )
     published = [v for v in status["versions"] if v["version"] > start]

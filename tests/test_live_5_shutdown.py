@@ -33,7 +33,7 @@ def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
         try:
             stream = until_said(open_stream)
             next(iter(stream))
-            opened.wait(30)
+            opened.wait(120)
             for _ in stream:
                 pass
             ended.append("complete")
@@ -43,11 +43,11 @@ def test_ctrl_c_leaves_no_process_and_loses_no_turn(live: Live) -> None:
     threads = [threading.Thread(target=long_stream, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    opened.wait(30)
+    opened.wait(120)
     left = live.stop()
     assert left == [], [process.cmdline() for process in left]
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(ended) == 3
     with live.ledger() as ledger:
         counts = ledger.counts()

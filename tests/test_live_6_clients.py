@@ -53,7 +53,7 @@ def at(graph: Live) -> Endpoint:
 
 def turns_of(graph: Live, at: Endpoint, count: int) -> list[Turn]:
     """The turns of the session in the order in which they were asked for, once all are on record."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with graph.ledger() as ledger:
             rows = sorted(ledger.turns(count + 10, session=at.session), key=lambda row: row.seq)

@@ -67,10 +67,14 @@ def server_of_the_policy(live: Live) -> psutil.Process:
 
 def test_it_serves_judges_teaches_learns_and_publishes(live: Live) -> None:
     with Traffic(live, users=3, pause_s=0.2) as traffic:
-        status = live.wait_for(lambda s: s["version"] >= 3, timeout_s=150, what="three versions")
+        status = live.wait_for(
+            lambda s: s["version"] >= 3 and len({answer.version for answer in list(traffic.answers)}) > 1,
+            timeout_s=150,
+            what="three versions, and answers of two",
+        )
     assert traffic.failures == [], live.complaints()
     assert len(traffic.answers) > 6
-    assert {answer.version for answer in traffic.answers} >= {0, 1}
+    assert 0 in {answer.version for answer in traffic.answers}
     assert status["turns"]["adds_up"] and status["replicas"][0]["sglang"]
     assert spans_that_agree(live, most=8) >= 2
 
@@ -87,17 +91,18 @@ def test_a_killed_one_is_replaced_catches_up_and_leaves_nothing_behind(live: Liv
     family = [server, *server.children(recursive=True)]
     assert len(family) >= 3
     os.kill(server.pid if victim == "SGLang" else replica["pid"], signal.SIGKILL)
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == [], "no orphan"
     back = live.wait_for(
         lambda s: (
             [r["pid"] for r in s["replicas"]] not in ([], [replica["pid"]])
             and replica["pid"] not in [r["pid"] for r in s["replicas"]]
+            and s["replicas"][0]["version"] == s["version"]
         ),
         timeout_s=150,
-        what="another replica",
+        what="another replica, which has caught up",
     )
-    assert back["replicas"][0]["version"] == back["version"] >= status["version"]
+    assert back["version"] >= status["version"]
     _until_answered(live)
     assert live.status()["turns"]["adds_up"]
 

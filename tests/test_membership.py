@@ -1,6 +1,6 @@
 """Replicas come, catch up, go and die while versions are published: the real control and the real transaction.
 
-Only the engine is made up, and Ray between the two: a call of the coordinator's is a call of a function.
+Only the engine and the clock are made up, and Ray between the two: a call of the coordinator's is a call of a function.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from clawrl.actors.replica_control import ReplicaControl
 from clawrl.engine.errors import EngineError
 from clawrl.engine.protocol import Engine, SwapReport
 from clawrl.messages import PolicyVersion, WeightKind, WeightManifest
+from clawrl.weights import transaction
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.fetch import Library
 from clawrl.weights.members import Members
 from clawrl.weights.transaction import PublishFailed, Publishing
+from tests.idle_clock import LOOP_TIME, run_on_idle_clock
 
 CONFIG = PublishConfig(prepare_timeout_s=1, transfer_timeout_s=1, go_back_timeout_s=1, commit_timeout_s=1)
 
@@ -97,7 +99,7 @@ class Cluster:
     """The coordinator's part in publishing, and its look at late replicas that comes every so often."""
 
     def __init__(self) -> None:
-        self.members = Members(expires_s=5.0)
+        self.members = Members(expires_s=5.0, clock=asyncio.get_running_loop().time)
         self.publishing = Publishing(self.members, CONFIG, self._decide)
         self.current: PolicyVersion | None = None
         self.after_current: Callable[[], Coroutine[Any, Any, Any]] | None = None
@@ -156,11 +158,12 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Cluster], Coro
         engine.version = version.version
 
     monkeypatch.setattr(replica_control, "catch_up", caught_up)
+    monkeypatch.setattr(transaction, "time", LOOP_TIME)
 
     async def run(told: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
         await told(Cluster())
 
-    return lambda told: asyncio.run(run(told))
+    return lambda told: run_on_idle_clock(run(told))
 
 
 def test_a_replica_serves_at_once_where_nothing_was_published_yet(story: Any) -> None:
@@ -338,7 +341,7 @@ def test_a_replica_that_left_does_not_sign_on_with_the_next_coordinator(story: A
         goes.drains = True
         await asyncio.sleep(0.05)
         assert cluster.members.alive() == []
-        heir = cluster.members = Members(expires_s=5.0)
+        heir = cluster.members = Members(expires_s=5.0, clock=asyncio.get_running_loop().time)
         cluster.away.set()
         await asyncio.sleep(0.3)
         assert heir.alive() == [] and goes.control._task is not None and goes.control._task.done()

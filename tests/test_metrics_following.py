@@ -215,8 +215,12 @@ def test_the_coordinator_tells_its_sink_of_judgements_and_on_its_own_clock_of_th
         coordinator = Coordinator(deployment, build_method(deployment.trainer.method), calls, sink)
         await talk(coordinator, 3)
         await until(coordinator, lambda s: s["turns"]["by_state"].get("queued") == 2)
-        await asyncio.sleep(0.2)
-        found = totals(sink.drain())
+        readings = sink.drain()
+        async with asyncio.timeout(120.0):
+            while totals(readings).get(("turns", "queued")) != 2 or ("turns_recorded",) not in totals(readings):
+                await asyncio.sleep(0.01)
+                readings += sink.drain()
+        found = totals(readings)
         assert found["judgements", "good", "judge"] == 2 and found["judge_seconds",] == 2
         assert found["turns", "queued"] == 2 and found["turns_recorded",] == 3
         await coordinator.close()

@@ -86,6 +86,6 @@ def test_promtool_finds_nothing_wrong_with_the_configuration() -> None:
         ["promtool", "check", "config", str(OBSERVABILITY / "prometheus.yml")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -89,7 +89,7 @@ def test_text_goes_after_its_retention_time(tmp_path: Path) -> None:
         coordinator = Office(tmp_path / "state", privacy=settings).open()
         old = turn("a", [Message(role="user", content="the blue anchor")], "an inn", finish_reason=FinishReason.ABORTED)
         await coordinator.record(old)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             while found_in(tmp_path, "the blue anchor"):
                 coordinator._retained_at = 0.0
                 await asyncio.sleep(0.05)

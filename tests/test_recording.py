@@ -43,7 +43,7 @@ def open_recorder(line: Line, folder: Path, limit_bytes: int = 1_000_000) -> Rec
 
 
 async def _until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.01)
 

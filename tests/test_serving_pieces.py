@@ -24,6 +24,7 @@ from clawrl.serving.pieces import (
     started,
     whole_answers,
 )
+from tests.idle_clock import run_on_idle_clock
 
 LONG, SHORT = 60.0, 0.005
 Step = Piece | Exception | asyncio.Event
@@ -84,7 +85,7 @@ def _run(test: Callable[[], Awaitable[None]]) -> None:
             await test()
         gc.collect()
 
-    asyncio.run(limited())
+    run_on_idle_clock(limited())
     assert neglected == []
 
 

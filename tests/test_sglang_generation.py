@@ -206,13 +206,16 @@ def test_an_abandoned_answer_is_not_written_on(running: tuple[Loop, SglangEngine
             await one.aclose()
         began = time.monotonic()
         await generate(engine, PROMPT, max_tokens=2)
-        first = time.monotonic() - began
-        return first
+        return time.monotonic() - began
 
-    whole = loop.run(story())
-    began = time.monotonic()
-    loop.run(generate(engine, PROMPT, max_tokens=480, temperature=0.0))
-    assert whole < (time.monotonic() - began) / 2
+    # Once in three times: a moment of somebody else's on this machine counts as one of the engine's.
+    for _ in range(3):
+        first = loop.run(story())
+        began = time.monotonic()
+        loop.run(generate(engine, PROMPT, max_tokens=480, temperature=0.0))
+        if first < (time.monotonic() - began) / 2:
+            return
+    raise AssertionError(f"the next answer took {first:.2f} s")
 
 
 def test_a_request_waits_for_a_place_only_so_long(running: tuple[Loop, SglangEngine]) -> None:

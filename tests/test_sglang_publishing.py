@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from clawrl.engine.errors import WeightsRefused
-from clawrl.engine.protocol import ScoreRequest
+from clawrl.engine.protocol import GenerateRequest, ScoreRequest
 from clawrl.engine.sglang import SglangEngine
 from clawrl.messages import FinishReason
-from tests.engine_tools import Answer, cold_model_logps, generate
+from tests.engine_tools import Answer, Drain, cold_model_logps, generate, request
 from tests.sglang_kit import Loop, Publisher, cold_model, needs_sglang, other_weights, running_sglang
 
 pytestmark = needs_sglang
@@ -42,17 +42,16 @@ def spans_of(answer: Answer) -> list[tuple[int, int, int]]:
     return [(span.start, span.end, span.version) for span in answer.chunks[-1].spans or ()]
 
 
-async def long_answer(engine: SglangEngine, tokens: int = 300) -> Answer:
+def long_one(tokens: int = 450) -> GenerateRequest:
     """Greedy, so that no end token comes by chance: these weights never choose it."""
-    return await generate(engine, PROMPT, max_tokens=tokens, temperature=0.0)
+    return request(PROMPT, max_tokens=tokens, temperature=0.0)
 
 
 async def publish_under_way(engine: SglangEngine, publisher: Publisher, version: int, tensors: Any) -> Answer:
-    answering = asyncio.create_task(long_answer(engine))
-    await asyncio.sleep(0.6)
-    assert not answering.done()
+    answering = Drain(engine, long_one())
+    await answering.more(20)
     await publisher.publish(version, tensors)
-    return await answering
+    return await answering.answer()
 
 
 def greedy_logps(model: torch.nn.Module, answer: Answer) -> np.ndarray:
@@ -63,9 +62,13 @@ def test_a_publish_in_the_middle_of_an_answer_gives_the_spans_that_cold_engines_
     running: Running, publisher: Publisher, folder: Path
 ) -> None:
     loop, engine = running
-    start, tensors = engine.version, other_weights(folder, 1)
-    before = cold_model(folder) if start == 0 else None
-    answer = loop.run(publish_under_way(engine, publisher, start + 1, tensors))
+    for seed in (1, 12, 13):
+        start, tensors = engine.version, other_weights(folder, seed)
+        before = cold_model(folder) if start == 0 else None
+        answer = loop.run(publish_under_way(engine, publisher, start + 1, tensors))
+        # SGLang does not wait for us: where this process was held up, the answer was over before the publish.
+        if len(spans_of(answer)) > 1:
+            break
     after = cold_model(folder, tensors)
     (first, second) = spans_of(answer)
     assert first[2] == start and second == (first[1], len(answer.ids), start + 1) and first[1] > 0
@@ -85,7 +88,7 @@ def test_a_prefix_that_was_cached_before_a_publish_is_computed_anew_after_it(
     running: Running, publisher: Publisher, folder: Path
 ) -> None:
     loop, engine = running
-    loop.run(long_answer(engine, 20))
+    loop.run(generate(engine, PROMPT, max_tokens=20, temperature=0.0))
     tensors = other_weights(folder, 2)
     loop.run(publisher.publish(engine.version + 1, tensors))
     answer = loop.run(generate(engine, PROMPT, max_tokens=30, temperature=1.0))
@@ -114,14 +117,14 @@ def test_a_trainer_that_dies_in_the_middle_leaves_the_old_version_answering(
     failures = engine.stats()["failed_loads"]
 
     async def story() -> Answer:
-        answering = asyncio.create_task(long_answer(engine))
-        await asyncio.sleep(0.4)
+        answering = Drain(engine, long_one())
+        await answering.more(20)
         with pytest.raises(WeightsRefused):
             await publisher.by_broadcast(version + 1, other_weights(folder, 5), stop_after=stop_after)
-        return await answering
+        return await answering.answer()
 
     answer = loop.run(story())
-    assert engine.version == version and spans_of(answer) == [(0, 300, version)]
+    assert engine.version == version and spans_of(answer) == [(0, 450, version)]
     np.testing.assert_allclose(answer.logps, greedy_logps(cold_model(folder, served), answer), atol=1e-4)
     assert engine.stats()["failed_loads"] == failures + 1 and engine.stats()["last_failed_load"]["hold_ms"] > 0
     engine.health()
@@ -176,7 +179,7 @@ def test_twenty_publishes_under_load_fail_no_request(
 
     async def user(done: asyncio.Event, answers: list[Answer]) -> None:
         while not done.is_set():
-            answers.append(await generate(engine, PROMPT, max_tokens=24, temperature=1.0))
+            answers.append(await generate(engine, PROMPT, max_tokens=12, temperature=1.0))
 
     async def story() -> tuple[list[Answer], list[float]]:
         done, answers, holds = asyncio.Event(), [], []
@@ -184,14 +187,15 @@ def test_twenty_publishes_under_load_fail_no_request(
         for number in range(20):
             report = await publisher.publish(start + 1 + number, versions[number % 2])
             holds.append(1000 * report.hold_s)
-            await asyncio.sleep(0.15)
+            while not any(span[2] == start + 1 + number for answer in answers for span in spans_of(answer)):
+                await asyncio.sleep(0.01)
         done.set()
         await asyncio.gather(*users)
         return answers, sorted(holds)
 
     answers, holds = loop.run(story(), 200.0)
     assert len(answers) > 10 and all(a.finish in (FinishReason.STOP, FinishReason.LENGTH) for a in answers)
-    assert len({version for a in answers for _, _, version in spans_of(a)}) >= 10
+    assert len({version for a in answers for _, _, version in spans_of(a)}) >= 20
     record_property("hold_ms_p50", round(holds[9], 1))
     record_property("hold_ms_p95", round(holds[18], 1))
 
@@ -203,7 +207,7 @@ def test_in_the_mode_in_place_answers_go_on_with_what_the_old_weights_computed(f
         tensors = other_weights(folder, 1)
         answer = loop.run(publish_under_way(engine, Publisher(engine, tmp_path), 1, tensors))
         (first, second) = spans_of(answer)
-        assert (first[2], second[2], second[1]) == (0, 1, 300)
+        assert (first[2], second[2], second[1]) == (0, 1, 450)
         off = np.abs(answer.logps - greedy_logps(cold_model(folder, tensors), answer))
         assert off[first[1] :].max() > 1e-3
         fresh = loop.run(generate(engine, list(range(70, 100)), max_tokens=20, temperature=1.0))

@@ -34,7 +34,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def eventually(true: Callable[[], bool], within_s: float = 8.0) -> bool:
+def eventually(true: Callable[[], bool], within_s: float = 60.0) -> bool:
     end = time.monotonic() + within_s
     while not true():
         if time.monotonic() > end:
@@ -82,7 +82,7 @@ def test_the_command_and_its_children_end_when_the_input_of_the_keeper_closes(tm
     members = family(tmp_path)
     assert keeper.stdin is not None
     keeper.stdin.close()
-    assert keeper.wait(8) == 128 + signal.SIGKILL
+    assert keeper.wait(60) == 128 + signal.SIGKILL
     assert eventually(lambda: not any(map(runs, members)))
 
 
@@ -109,7 +109,7 @@ def test_a_keeper_that_is_asked_to_end_ends_its_command(tmp_path: Path) -> None:
     keeper = kept(sys.executable, "-c", FAMILY, str(tmp_path))
     members = family(tmp_path)
     keeper.terminate()
-    assert keeper.wait(8) == 128 + signal.SIGKILL
+    assert keeper.wait(60) == 128 + signal.SIGKILL
     assert eventually(lambda: not any(map(runs, members)))
 
 
@@ -118,7 +118,7 @@ def test_what_a_command_leaves_behind_ends_with_it() -> None:
     keeper = subprocess.Popen(
         [sys.executable, KEEPER, sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert keeper.wait(8) == 0
+    assert keeper.wait(60) == 0
     assert keeper.stdout is not None
     left = int(keeper.stdout.read())
     assert eventually(lambda: not runs(left))
@@ -128,7 +128,7 @@ def test_what_a_command_leaves_behind_ends_with_it() -> None:
     ("script", "status"), [("raise SystemExit(3)", 3), ("pass", 0), ("import os; os.kill(os.getpid(), 15)", 128 + 15)]
 )
 def test_the_keeper_passes_on_how_the_command_ended(script: str, status: int) -> None:
-    assert kept(sys.executable, "-c", script).wait(8) == status
+    assert kept(sys.executable, "-c", script).wait(60) == status
 
 
 # -- the server ---------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ http.server.HTTPServer((value["--host"], int(value["--port"])), Handler).serve_f
 _OWN_KEY = "next(a.split('=', 1)[1] for a in sys.argv if a.startswith('--api-key='))"
 
 
-def config(python: str, *, boot_timeout_s: float = 20.0, **rest: Any) -> EngineConfig:
+def config(python: str, *, boot_timeout_s: float = 200.0, **rest: Any) -> EngineConfig:
     return EngineConfig(kind="sglang", sglang=SglangConfig(python=python, boot_timeout_s=boot_timeout_s), **rest)
 
 
@@ -176,7 +176,7 @@ def test_a_child_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Pat
     began = time.monotonic()
     with pytest.raises(EngineError, match=r"(?s)status 3.*(flux|capacitor).*(flux|capacitor)"):
         asyncio.run(server.start())
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
 
 
 def test_an_interpreter_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -190,15 +190,15 @@ def test_a_child_that_never_answers_is_ended_and_the_field_to_raise_is_named(tmp
     python = interpreter(
         tmp_path, f"open({str(pids)!r}, 'w').write(str(os.getpid())); print('loading', flush=True); time.sleep(120)"
     )
-    server = SglangServer(tmp_path, config(python, boot_timeout_s=1.5))
-    with pytest.raises(EngineError, match=r"(?s)engine\.sglang\.boot_timeout_s 1\.5.*loading"):
+    server = SglangServer(tmp_path, config(python, boot_timeout_s=2.5))
+    with pytest.raises(EngineError, match=r"(?s)engine\.sglang\.boot_timeout_s 2\.5.*loading"):
         asyncio.run(server.start())
     assert eventually(lambda: not runs(int(pids.read_text())))
 
 
 def test_a_server_that_does_not_know_the_key_is_not_taken_for_ours(tmp_path: Path) -> None:
     body = SERVES.format(pids=str(tmp_path / "pids"), key="'of another'")
-    server = SglangServer(tmp_path, config(interpreter(tmp_path, body), boot_timeout_s=1.5))
+    server = SglangServer(tmp_path, config(interpreter(tmp_path, body), boot_timeout_s=2.5))
     with pytest.raises(EngineError, match=r"(?s)boot_timeout_s.*listening"):
         asyncio.run(server.start())
 
@@ -277,7 +277,7 @@ def test_the_port_is_ours_from_the_beginning_and_free_to_the_server_that_binds_i
                 other.close()
         with bind(port, reuse=True) as listening:
             listening.listen()
-            with socket.create_connection((HOST, port), timeout=5) as client, listening.accept()[0] as accepted:
+            with socket.create_connection((HOST, port), timeout=60) as client, listening.accept()[0] as accepted:
                 client.sendall(b"hello")
                 assert accepted.recv(5) == b"hello"
     finally:

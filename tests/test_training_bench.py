@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from bench import train_side
 from bench.train import Patience, report, row
 from bench.train_clawrl import make_trainer, sample_of
 from bench.train_plain import PlainLoop, micro_batches
@@ -66,14 +68,18 @@ def test_rounds_go_on_until_the_time_is_up_and_there_is_one_at_least() -> None:
     assert list(Patience(rounds=4, until=now - 1).numbers()) == [0, 1, 2, 3]
 
 
-def test_what_is_saved_beside_the_steps_is_not_on_the_clock() -> None:
+def test_what_is_saved_beside_the_steps_is_not_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    seconds = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 2 * now[0])
+    monkeypatch.setattr(train_side, "time", seconds)
     clock = Clock()
+    now[0] += 1.0
     clock.pause()
-    before = clock.seconds
-    time.sleep(0.05)
+    now[0] += 64.0
     clock.resume()
+    now[0] += 2.0
     clock.pause()
-    assert before <= clock.seconds < before + 0.05 and clock.cpu_seconds >= 0
+    assert (clock.seconds, clock.cpu_seconds) == (3.0, 6.0)
 
 
 def test_the_report_is_a_table_that_can_be_pasted() -> None:

@@ -30,8 +30,6 @@ from tests.office import talk
 from tests.operator_house import House, house
 from tests.operator_kit import until
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, list(arguments))

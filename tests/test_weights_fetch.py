@@ -18,6 +18,7 @@ from clawrl.weights.copying import Copying
 from clawrl.weights.fetch import Access, Library, SnapshotUnreachable, read_here, sizes_here
 from clawrl.weights.manifest import build_manifest
 from clawrl.weights.snapshot import base_of, read_snapshot, read_whole, write_snapshot
+from tests.idle_clock import run_on_idle_clock
 
 
 class Reader:
@@ -165,7 +166,7 @@ def test_a_room_is_not_taken_for_a_dead_ones_while_it_is_being_made(
 
     monkeypatch.setattr(fetch, "_locked", pause_before_the_lock)
     copy = asyncio.run(first.local(folder, 1, held=0))
-    others.join(10)
+    others.join(120)
     assert copy.is_dir() and _rooms(tmp_path) == [".lock", "first", "second"]
 
 
@@ -199,7 +200,7 @@ def test_two_who_store_the_same_version_at_once_do_not_take_it_from_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as two engines of one process; each once removed what the other had half written."""
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=120)
     save = snapshot.save_file
 
     def meet(tensors: Any, path: Path) -> None:
@@ -213,7 +214,7 @@ def test_two_who_store_the_same_version_at_once_do_not_take_it_from_each_other(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert len(found) == 2 and found[0] == found[1] and len(list(tmp_path.iterdir())) == 1
     assert read_snapshot(found[0])[0].version == 1
 
@@ -248,4 +249,4 @@ def test_a_copy_goes_on_between_two_questions_and_another_version_takes_its_plac
             await copying.here(tmp_path / "v000009-abc", 9, held=0, within_s=5.0)
         await copying.stop()
 
-    asyncio.run(run())
+    run_on_idle_clock(run())

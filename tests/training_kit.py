@@ -109,7 +109,7 @@ class Desk:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(240)
 
 
 class NoDesk:
@@ -155,7 +155,7 @@ async def _talk(coordinator: Coordinator, turns: int, session: str) -> None:
         await coordinator.record(served)
         talk = [*asked, Message(role="assistant", content=f"answer {name}"), Message(role="user", content="so")]
         await coordinator.arrive(turn(f"{name}-next-0", talk, "", session=name).arrival)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while sum(_queued(await coordinator.status())) < turns:
             await asyncio.sleep(0.01)
 
