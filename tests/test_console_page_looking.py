@@ -169,8 +169,9 @@ def test_sessions_and_replicas_are_shown(fake: Fake, open_page: Open) -> None:
     page.get_by_role("link", name="shop-3", exact=True).click()
     wait_until(page, lambda: len(row_texts(page, "Turns of session shop-3")) == 7, "not the turns of the session")
     go(page, "replicas")
+    wait_until(page, lambda: len(row_texts(page, "Policy replicas")) == 2, "not both replicas")
     assert ["behind" in row for row in row_texts(page, "Policy replicas")] == [False, True]
-    assert "for 2 more turns" in page.get_by_role("region", name="Trainer").inner_text()
+    page.get_by_role("region", name="Trainer").get_by_text("for 2 more turns").wait_for()
 
 
 def test_every_view_says_that_it_is_empty_and_that_it_could_not_be_loaded(fake: Fake, open_page: Open) -> None:
