@@ -26,7 +26,6 @@ from clawrl.weights.members import (
 )
 from clawrl.weights.sources import Broadcast, OnDisk, WeightSource
 from clawrl.weights.transaction import PublishFailed, Publishing
-from tests.idle_clock import LOOP_TIME, run_on_idle_clock
 
 CONFIG = PublishConfig(prepare_timeout_s=0.3, transfer_timeout_s=0.2, go_back_timeout_s=0.1, commit_timeout_s=0.3)
 
@@ -69,9 +68,6 @@ class FakeReplica:
             self.seen.append(type(order.command))
             if type(order.command) in self.mute:
                 await asyncio.sleep(3600)
-            if self.copied_at is not None and self.copied_at > asyncio.get_running_loop().time():
-                # The coordinator asks again at once.
-                await asyncio.sleep(0.02)
             outcome = (
                 Outcome(ok=False, detail=f"{self.name} refused")
                 if type(order.command) in self.fails
@@ -106,7 +102,7 @@ class FakeReplica:
 
 class World:
     def __init__(self, config: PublishConfig = CONFIG) -> None:
-        self.members = Members(expires_s=5.0, clock=asyncio.get_running_loop().time)
+        self.members = Members(expires_s=5.0)
         self.decided: list[PolicyVersion] = []
         self.publishing = Publishing(self.members, config, self._decide)
 
@@ -127,9 +123,7 @@ def played(story: Callable[[World], Coroutine[Any, Any, None]], config: PublishC
     async def run() -> None:
         await story(World(config))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transaction, "time", LOOP_TIME)
-        run_on_idle_clock(run())
+    asyncio.run(run())
 
 
 def test_all_replicas_commit_and_the_decision_is_on_disk_before_the_first_commit() -> None:
@@ -424,7 +418,7 @@ def test_a_replica_that_is_waited_for_does_not_vanish_from_the_table() -> None:
         await asked
         assert members.alive() == []
 
-    run_on_idle_clock(run())
+    asyncio.run(run())
 
 
 def test_adapters_go_to_each_replica_once_however_many_ranks_it_has_and_never_by_nccl() -> None:
