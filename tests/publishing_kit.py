@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from clawrl.messages import AdapterShape, Addition, PolicyVersion, WeightKind, WeightManifest
+from clawrl.weights import transaction
 from clawrl.weights.config import PublishConfig
 from clawrl.weights.members import (
     COPYING,
@@ -22,6 +25,7 @@ from clawrl.weights.members import (
 )
 from clawrl.weights.sources import WeightSource
 from clawrl.weights.transaction import Publishing
+from tests.idle_clock import LOOP_TIME, run_on_idle_clock
 
 CONFIG = PublishConfig(prepare_timeout_s=0.3, transfer_timeout_s=0.2, go_back_timeout_s=0.1, commit_timeout_s=0.3)
 
@@ -64,6 +68,9 @@ class FakeReplica:
             self.seen.append(type(order.command))
             if type(order.command) in self.mute:
                 await asyncio.sleep(3600)
+            if self.copied_at is not None and self.copied_at > asyncio.get_running_loop().time():
+                # The coordinator asks again at once.
+                await asyncio.sleep(0.02)
             outcome = (
                 Outcome(ok=False, detail=f"{self.name} refused")
                 if type(order.command) in self.fails
@@ -98,7 +105,7 @@ class FakeReplica:
 
 class World:
     def __init__(self, config: PublishConfig = CONFIG) -> None:
-        self.members = Members(expires_s=5.0)
+        self.members = Members(expires_s=5.0, clock=asyncio.get_running_loop().time)
         self.decided: list[PolicyVersion] = []
         self.publishing = Publishing(self.members, config, self._decide)
 
@@ -119,4 +126,6 @@ def played(story: Callable[[World], Coroutine[Any, Any, None]], config: PublishC
     async def run() -> None:
         await story(World(config))
 
-    asyncio.run(run())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transaction, "time", LOOP_TIME)
+        run_on_idle_clock(run())

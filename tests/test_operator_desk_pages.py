@@ -103,19 +103,24 @@ def test_a_large_ledger_is_looked_through_in_pieces_between_which_turns_are_reco
         assert len(await look(coordinator, "turns", ALL, None, 1000)) == 151
         assert len(await look(coordinator, "sessions", None, 1000)) == 31
 
-        order: list[str] = []
+        looks, recorded, look_once = 0, asyncio.Event(), coordinator._db.run
 
-        async def page() -> None:
-            await coordinator.operator("turns", ALL, None, 1000)
-            order.append("page")
+        async def look_and_wait(call: Any) -> Any:
+            """The page gets no second piece before the turn is on record."""
+            nonlocal looks
+            found = await look_once(call)
+            if asyncio.current_task() is paging:
+                looks += 1
+                await recorded.wait()
+            return found
 
-        async def record() -> None:
+        monkeypatch.setattr(coordinator._db, "run", look_and_wait)
+        paging = asyncio.create_task(coordinator.operator("turns", ALL, None, 1000))
+        while not looks:
             await asyncio.sleep(0)
-            await coordinator.record(one("between"))
-            order.append("record")
-
-        await asyncio.gather(page(), record())
-        assert order == ["record", "page"]
+        await coordinator.record(one("between"))
+        recorded.set()
+        assert len(await paging) == 151 and looks > 20, "nobody can come in between where all is one piece"
         await coordinator.close()
 
     run(test)

@@ -10,6 +10,7 @@ from clawrl.messages import PolicyVersion
 from clawrl.weights import transaction
 from clawrl.weights.members import Abort, Members, Prepare, Receive
 from clawrl.weights.transaction import PublishFailed
+from tests.idle_clock import run_on_idle_clock
 from tests.publishing_kit import FakeReplica, World, manifest, played
 
 
@@ -127,4 +128,4 @@ def test_a_replica_that_is_waited_for_does_not_vanish_from_the_table() -> None:
         await asked
         assert members.alive() == []
 
-    asyncio.run(run())
+    run_on_idle_clock(run())
