@@ -221,7 +221,7 @@ function factsOf(life) {
 
 // The panels beside it, each with what it shows of a life.
 const SIDE = [
-  [judgedOf, (life) => life.judgement],
+  [judgedOf, (life) => [life.judgement, life.text_gone, life.verdict, life.reward]],
   [stepOf, (life) => [life.step, life.trained_by, life.credit]],
   [timelineOf, (life) => life.transitions],
   [factsOf, (life) => [life.session, life.parent, life.kind, life.owner, life.version, life.spans, life.sampling, life.prompt_tokens, life.response_tokens, life.finished_at]],
