@@ -3,13 +3,12 @@
 import { api } from "../api.js";
 import { add, h, replace, setText, stamped } from "../dom.js";
 import { clock, duration, fullTime, number, percent, signed, whole, words } from "../format.js";
-import { Followed } from "../followed.js";
+import { FINAL, Followed } from "../followed.js";
 import { Poll } from "../live.js";
 import { measuresIn } from "../measures.js";
 import { facts, loading, panel, sessionLink, showFailure, statePill, stepLink, turnLink, verdict, versionLink } from "../widgets.js";
 import { tokensPanel } from "./tokens.js";
 
-const FINAL = ["trained", "dropped"];
 const FOLDED = 6;
 
 export function view(ctx, [id]) {
