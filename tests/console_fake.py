@@ -35,6 +35,7 @@ WORDS = (
     " force",
     ".",
 )
+LEFT = "{left}"
 IN_STATUS = ("version", "step", "published_at", "stats")
 DROPS = ("neutral", "no_evidence", "stale", "side", "greedy", "too_short")
 
@@ -58,6 +59,7 @@ class Fake:
     headers: list[dict[str, str]] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     gets: int = 0
+    model: str = "SmolLM2-135M-Instruct"
 
     def of(self, path: str) -> list[Any]:
         return [body for asked, body in self.asked if asked == path]
@@ -201,8 +203,14 @@ class Fake:
             },
             "transitions": transitions_of(row),
             "trained_by": self.steps[row["step"] - 1] if taken else None,
-            "why": {"sentence": f"It is {row['state']}, as the made-up ledger says.", "remedy": "Nothing to do."},
+            "why": {"sentence": sentence_of(row), "remedy": "Nothing to do."},
         }  # fmt: skip
+
+    def document(self, turn_id: str) -> dict[str, Any]:
+        """As it is told now: like the true sentences, those of turns that wait are others each time."""
+        life = self.lives[turn_id]
+        why = {**life["why"], "sentence": life["why"]["sentence"].replace(LEFT, str(300 - self.gets % 300))}
+        return {**life, "why": why}
 
     def session_documents(self) -> list[dict[str, Any]]:
         rows: dict[str, dict[str, Any]] = {}
@@ -223,6 +231,11 @@ class Fake:
 
 def turn_id(seq: int) -> str:
     return f"{(seq * 2654435761) % 2**32:08x}{seq:024x}"
+
+
+def sentence_of(row: dict[str, Any]) -> str:
+    waits = "" if row["state"] in ("trained", "dropped") else f", for {LEFT} more seconds at most"
+    return f"It is {row['state']}{waits}, as the made-up ledger says."
 
 
 def said(role: str, content: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from clawrl.console.files import ConsoleFiles
-from clawrl.serving.errors import ApiError, unknown_session, unknown_turn, version_not_kept
+from clawrl.serving.errors import ApiError, unknown_model, unknown_session, unknown_turn, version_not_kept
 from tests.console_fake import WORDS, Fake
 
 FILTERS = {"state": "state", "reason": "drop_reason", "session": "session", "version": "version", "step": "step"}
@@ -72,7 +72,7 @@ def app_of(fake: Fake) -> FastAPI:
     async def turn(turn_id: str) -> Any:
         if turn_id not in fake.lives:
             raise unknown_turn(turn_id)
-        return fake.lives[turn_id]
+        return fake.document(turn_id)
 
     @app.get("/clawrl/sessions")
     async def sessions(before: int = 2**60, limit: int = 100) -> Any:
@@ -141,11 +141,13 @@ def app_of(fake: Fake) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> Any:
-        return {"object": "list", "data": [{"id": "SmolLM2-135M-Instruct", "object": "model"}]}
+        return {"object": "list", "data": [{"id": fake.model, "object": "model"}]}
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         body = await posted(request)
+        if body["model"] != fake.model:
+            raise unknown_model(body["model"], fake.model)
         answer = fake.answers.pop(0) if fake.answers else "".join(WORDS)
         side = request.headers.get("x-turn-type") == "side"
         row = fake.add_turn(

@@ -150,6 +150,26 @@ def test_the_filters_offer_every_state_and_every_reason() -> None:
         assert listed is not None and re.findall(r'"(\w+)"', listed[1]) == [value.value for value in kind]
 
 
+def test_every_class_has_a_rule_and_every_export_a_reader(console: ConsoleFiles) -> None:
+    rules, texts = text_of("console.css"), {path: text_of(path) for path in ours(console, ".js")}
+    for path, text in texts.items():
+        for name in " ".join(re.findall(r'class: "([^"]+)"', text)).split():
+            assert re.search(rf"\.{name}(?![\w-])", rules), f"{path}: nothing is said of the class {name}"
+        for name in re.findall(r"^export (?:const|class|(?:async )?function) (\w+)", text, re.MULTILINE):
+            others = "".join(other for at, other in texts.items() if at != path)
+            assert re.search(rf"import \{{[^}}]*\b{name}\b", others), f"{path}: nobody imports {name}"
+
+
+def test_the_figures_of_a_step_are_called_as_the_trainer_calls_them() -> None:
+    source = "".join(
+        file.read_text() for room in ("methods", "training") for file in (ROOT / "clawrl" / room).glob("*.py")
+    )
+    figures = re.search(r"STEP_FIGURES = \[(.*?)\n\];", text_of("js/views/turn.js"), re.DOTALL)
+    assert figures is not None
+    names = [*re.findall(r'\["(\w+)"', figures[1]), *re.findall(r'field: "(\w+)"', text_of("js/measures.js"))]
+    assert len(names) > 8 and [name for name in names if f'"{name}"' not in source] == []
+
+
 def test_the_chart_library_has_its_licence_beside_it(console: ConsoleFiles) -> None:
     assert "The MIT License (MIT)" in text_of("vendor/uplot/LICENSE")
     assert "uPlot" in (ROOT / "NOTICE").read_text()

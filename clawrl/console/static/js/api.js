@@ -17,7 +17,7 @@ class ApiError extends Error {
 const stored = remembered(() => sessionStorage, "clawrl-console-key");
 export const key = { ...stored, get: () => stored.get() ?? "" };
 
-export async function request(method, path, { query, body, headers = {}, signal } = {}) {
+async function request(method, path, { query, body, headers = {}, signal } = {}) {
   const url = new URL(path, BASE);
   for (const [name, value] of Object.entries(query ?? {})) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);

@@ -57,7 +57,7 @@ function onTrouble(error, retryAt) {
     drawBanners();
   } else {
     const card = h("div", { class: "gate-card" });
-    if (!root.querySelector(".unanswered")) replace(root, h("main", { class: "gate unanswered", id: "main" }, card));
+    if (!root.querySelector("[data-unanswered]")) replace(root, h("main", { class: "gate", id: "main", data: { unanswered: "" } }, card));
     const wait = Math.max(1, Math.round((retryAt - Date.now()) / 1000));
     // Said again, it stays as it is: who is on its button stays there.
     stamped(root.querySelector(".gate-card"), error.message, () => [

@@ -2,12 +2,12 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// h("button", {class: "x", onclick: f, "aria-label": "…", disabled: true}, "text", child, [more])
+// h("button", {class: "small", onclick: f, "aria-label": "…", disabled: true}, "text", child, [more])
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-export function svg(tag, attributes = {}, ...children) {
+function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 

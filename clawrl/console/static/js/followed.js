@@ -3,8 +3,12 @@
 
 import { api } from "./api.js";
 
-// What only the document says, above all the sentence that counts seconds and places in a queue, is seldom older.
+// What only the document says, above all the sentence that counts seconds and places in a queue, is seldom older. Of a turn
+// at its end only late feedback can be new.
 const FRESH_MS = 20_000;
+const FRESH_AT_THE_END_MS = 300_000;
+
+export const FINAL = ["trained", "dropped"];
 
 export class Followed {
   constructor(id) {
@@ -13,7 +17,8 @@ export class Followed {
 
   // Whether `row`, undefined where the list has it no more, gives a reason to fetch the document.
   isNews(row) {
-    return row?.turn_id !== this.id || this.seen !== stampOf(row) || Date.now() - this.at > FRESH_MS;
+    const fresh = FINAL.includes(this.state) ? FRESH_AT_THE_END_MS : FRESH_MS;
+    return row?.turn_id !== this.id || this.seen !== stampOf(row) || Date.now() - this.at > fresh;
   }
 
   forget() {

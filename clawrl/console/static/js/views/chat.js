@@ -210,7 +210,7 @@ class Answer {
     this.why = h("p", { class: "muted", "aria-live": "off" });
     this.fate = h("div", { class: "fate", hidden: true }, this.told, this.why);
     this.others = h("div", { class: "others" });
-    this.element = h("div", { class: "said assistant" }, h("p", { class: "role" }, "Policy"), this.reasoning, this.body, this.bar, this.form, this.fate, this.others);
+    this.element = h("div", { class: "said" }, h("p", { class: "role" }, "Policy"), this.reasoning, this.body, this.bar, this.form, this.fate, this.others);
     this.waiting = h("span", { class: "spinner" });
     this.body.append(this.waiting);
   }

@@ -3,13 +3,12 @@
 import { api } from "../api.js";
 import { add, h, replace, setText, stamped } from "../dom.js";
 import { clock, duration, fullTime, number, percent, signed, whole, words } from "../format.js";
-import { Followed } from "../followed.js";
+import { FINAL, Followed } from "../followed.js";
 import { Poll } from "../live.js";
 import { measuresIn } from "../measures.js";
 import { facts, loading, panel, sessionLink, showFailure, statePill, stepLink, turnLink, verdict, versionLink } from "../widgets.js";
 import { tokensPanel } from "./tokens.js";
 
-const FINAL = ["trained", "dropped"];
 const FOLDED = 6;
 
 export function view(ctx, [id]) {
@@ -221,7 +220,7 @@ function factsOf(life) {
 
 // The panels beside it, each with what it shows of a life.
 const SIDE = [
-  [judgedOf, (life) => life.judgement],
+  [judgedOf, (life) => [life.judgement, life.text_gone, life.verdict, life.reward]],
   [stepOf, (life) => [life.step, life.trained_by, life.credit]],
   [timelineOf, (life) => life.transitions],
   [factsOf, (life) => [life.session, life.parent, life.kind, life.owner, life.version, life.spans, life.sampling, life.prompt_tokens, life.response_tokens, life.finished_at]],
