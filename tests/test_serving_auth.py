@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,9 +63,30 @@ def test_the_right_key_is_let_in_whichever_way_it_comes(headers: dict[str, str])
     assert ring(api_key="secret").operator(headers).operator
 
 
-def test_a_key_beyond_ascii_is_compared_by_its_bytes() -> None:
-    as_received = "schlüssel".encode().decode("latin-1")
-    assert ring(api_key="schlüssel").identify(bearer(as_received)).operator
+@pytest.mark.parametrize("key", ["schlüssel", "钥匙", "se\tcret", "se\ncret", "se\x00cret", "\udc80"])
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (lambda key: {"api_key": key}, "api_key has characters"),
+        (lambda key: {"api_key": "env:KEY"}, "api_key (the environment variable 'KEY') has characters"),
+        (lambda key: {"api_key": "a", "console": {"key": key}}, "console.key has characters"),
+        (lambda key: {"api_key": "a", "users": [{"name": "x", "key": "env:KEY"}]}, "users[0].key (the environment"),
+    ],
+    ids=["literal", "environment", "console", "user"],
+)
+def test_a_key_that_clients_would_send_in_different_bytes_is_refused_at_the_start(
+    fields: Callable[[str], dict[str, Any]], said: str, key: str
+) -> None:
+    """A browser sends Latin-1 or nothing, most other clients UTF-8."""
+    config = ServingConfig.model_validate({"served_name": "m", **fields(key)})
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        KeyRing(config, {"KEY": key})
+    assert key not in str(caught.value) and "ASCII" in str(caught.value)
+
+
+def test_every_printable_ascii_key_is_taken() -> None:
+    key = "".join(map(chr, range(33, 127))) + " and more"
+    assert ring(api_key=key).operator(bearer(key)).operator
 
 
 @pytest.mark.parametrize(

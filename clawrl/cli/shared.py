@@ -16,7 +16,18 @@ console = Console()
 errors = Console(stderr=True)
 
 Url = Annotated[str, typer.Option(envvar="CLAWRL_URL", help="The server.")]
-Key = Annotated[str | None, typer.Option("--api-key", envvar="CLAWRL_API_KEY", help="The key, if it wants one.")]
+
+
+def _sendable(key: str | None) -> str | None:
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise typer.BadParameter("no server has such a key: keys are printable ASCII")
+    return key
+
+
+Key = Annotated[
+    str | None,
+    typer.Option("--api-key", envvar="CLAWRL_API_KEY", help="The key, if it wants one.", callback=_sendable),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="The server's own JSON, for programs.")]
 
 

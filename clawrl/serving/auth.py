@@ -4,7 +4,8 @@ With no key configured everybody is the owner ``local`` and may do everything (t
 ``api_key`` is the operator's; every entry of ``users`` is a person's, who may talk and give feedback and nothing else.
 The console may have a key of its own, which operates too and talks as an owner of its own. A key comes as a bearer
 token or in ``x-api-key``; some clients send both, of which one may be of another service, so that either is enough.
-All keys are compared in constant time. An owner id is a short hash of the key, or of the user's name, so that neither
+All keys are compared in constant time, and are printable ASCII: clients write anything else in different
+bytes, or cannot send it at all. An owner id is a short hash of the key, or of the user's name, so that neither
 is stored or logged.
 """
 
@@ -35,18 +36,30 @@ class Identity:
 
 
 def resolve_key(configured: str | None, environ: Mapping[str, str], field: str = "api_key") -> str | None:
-    """The key itself. Raises ``ValueError`` at start, rather than serving an endpoint that nobody meant to open."""
+    """The key itself. Raises ``ValueError`` at start, rather than serving an endpoint that nobody meant to open, or one
+    that nobody can."""
     if configured is None:
         return None
     if configured.startswith(_ENV):
         name = configured.removeprefix(_ENV)
         key = environ.get(name, "").strip()
+        where = f"{field} (the environment variable {name!r})"
         if not key:
             raise ValueError(f"{field} is '{configured}', but the environment variable {name!r} is not set or empty")
-        return key
-    if not configured.strip():
-        raise ValueError(f"{field} is empty; leave it out to serve without a key")
-    return configured.strip()
+    else:
+        key, where = configured.strip(), field
+        if not key:
+            raise ValueError(f"{field} is empty; leave it out to serve without a key")
+    if not is_sendable(key):
+        raise ValueError(
+            f"{where} has characters that not every client can send; use letters, digits and signs of ASCII"
+        )
+    return key
+
+
+def is_sendable(key: str) -> bool:
+    """Whether every client writes it alike in a header."""
+    return key.isascii() and key.isprintable()
 
 
 LOCAL = Identity(owner=LOCAL_OWNER, operator=True)
