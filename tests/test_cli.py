@@ -88,6 +88,8 @@ def test_an_unreachable_server_is_one_clear_line_and_exit_code_1(command: list[s
 
 def test_a_wrong_key_is_told_and_a_right_one_from_the_environment_works(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_server(FakeState(api_key="secret")) as url:
+        unsent = run("status", "--url", url, "--api-key", "schlüssel")
+        assert unsent.exit_code == 2 and "keys are printable ASCII" in unsent.output
         refused = run("status", "--url", url, "--api-key", "guess")
         assert refused.exit_code == 1 and "CLAWRL_API_KEY" in refused.output
         monkeypatch.setenv("CLAWRL_API_KEY", "secret")
@@ -227,6 +229,17 @@ def test_check_refuses_an_open_door(tmp_path: Path) -> None:
     assert "http_options.host: not set" in run("check", str(missing)).output
     result = run("check", str(valid_file(tmp_path, **{"127.0.0.1": "0.0.0.0"})))
     assert result.exit_code == 1 and "args.serving.api_key: not set while" in result.output
+
+
+def test_check_refuses_to_serve_under_a_name_that_would_be_refused(tmp_path: Path) -> None:
+    def checked(**replaced: str) -> Result:
+        return run("check", str(valid_file(tmp_path, **{"127.0.0.1": "box.lan", **replaced})))
+
+    found = checked()
+    assert found.exit_code == 1 and "args.serving.allowed_hosts: lacks http_options.host" in found.output
+    for allowed in ("allowed_hosts: [Box.LAN]", "allowed_hosts: ['box.lan:8000']", "api_key: secret"):
+        other = checked(**{"served_name:": f"{allowed}\n        served_name:"})
+        assert "allowed_hosts" not in other.output, other.output
 
 
 @pytest.mark.parametrize(

@@ -19,26 +19,26 @@ log = logging.getLogger(__name__)
 def install_error_handlers(api: FastAPI) -> None:
     @api.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> Response:
-        return _response(request, error)
+        return error_response(request, error)
 
     @api.exception_handler(RequestValidationError)
     async def validation_error(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        return _response(request, invalid_request(first["msg"], ".".join(str(part) for part in first["loc"])))
+        return error_response(request, invalid_request(first["msg"], ".".join(str(part) for part in first["loc"])))
 
     @api.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return _response(request, ApiError(error.status_code, message, type="invalid_request_error", code=None))
+        return error_response(request, ApiError(error.status_code, message, type="invalid_request_error", code=None))
 
     @api.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
-        response = _response(request, internal())
+        response = error_response(request, internal())
         log.error("request %s failed", response.headers["X-Request-Id"], exc_info=error)
         return response
 
 
-def _response(request: Request, error: ApiError) -> Response:
+def error_response(request: Request, error: ApiError) -> Response:
     dialect = messages if request.url.path.startswith("/v1/messages") else chat
     headers = {"X-Request-Id": uuid.uuid4().hex, **(error.headers or {})}
     # What the client may name when it asks what happened. The error's own words may hold the client's.

@@ -23,6 +23,7 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from clawrl.actors.browser_guard import BrowserGuard, current_rules
 from clawrl.actors.calls import Background, Coordinator, CoordinatorAway
 from clawrl.actors.console_routes import ConsoleRoutes
 from clawrl.actors.console_routes import router as console_router
@@ -40,6 +41,7 @@ from clawrl.privacy.logs import redact_logs_by
 from clawrl.serving import errors
 from clawrl.serving.auth import Identity, KeyRing
 from clawrl.serving.body import decode_body, whole_body
+from clawrl.serving.browsers import BrowserRules
 from clawrl.serving.dialects import chat, messages, responses
 from clawrl.serving.dialects.base import AnswerFacts, Asked
 from clawrl.serving.feedback import parse_feedback, unknown_turn
@@ -51,6 +53,7 @@ from clawrl.serving.sessions import affinity_key, reply_hash
 log = logging.getLogger(__name__)
 api = FastAPI(title="clawrl", docs_url=None, redoc_url=None, openapi_url=None)
 install_error_handlers(api)
+api.add_middleware(BrowserGuard, rules=current_rules)
 api.add_middleware(RequestMeter, sink=current_sink)
 api.include_router(router)
 api.include_router(console_router)
@@ -67,6 +70,7 @@ class Ingress(OperatorRoutes, ConsoleRoutes):
         self._config = deployment.serving
         sink_of(deployment.metrics)
         self._keys = KeyRing(self._config, os.environ)
+        self.browser_rules = BrowserRules.of(self._config.api_key, self._config.allowed_hosts)
         redact_logs_by(deployment.privacy.redaction)
         self._console = ConsoleFiles(self._config.console.enabled)
         self._rollout = rollout

@@ -2,8 +2,9 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from clawrl.serving.browsers import parse_authority
 from clawrl.strict import StrictConfig
 
 
@@ -59,6 +60,11 @@ class ServingConfig(StrictConfig):
     api_key: str | None = Field(
         None, description="the operator's key, literal or env:NAME to read it from the environment; null lets all in"
     )
+    allowed_hosts: tuple[str, ...] = Field(
+        (),
+        description="without a key: names that requests may be for, beside addresses and localhost, and whose pages "
+        "may send them; such as box.lan or box.lan:8000",
+    )
     users: tuple[UserConfig, ...] = Field((), description="people with keys of their own, who may talk but not operate")
     train: bool = Field(
         True,
@@ -86,3 +92,13 @@ class ServingConfig(StrictConfig):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"users: {twice[0]!r} is there twice; a name is what a person's turns are known by")
         return self
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _hosts_are_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = next((host for host in hosts if parse_authority(host) is None), None)
+        if wrong is not None:
+            raise ValueError(
+                f"{wrong!r} is no host; write a name as in box.lan or box.lan:8000, without http:// or a path"
+            )
+        return hosts

@@ -11,7 +11,7 @@ from clawrl.serving.openapi.schemas import Json, integer, ref, text
 from clawrl.serving.openapi.shared import TRAIN_PATTERN, TURN_TYPE_PATTERN
 from clawrl.serving.sessions import MAX_SESSION_CHARS
 
-_ANSWER = (400, 401, 404, 413, 429, 500, 502, 503)
+_ANSWER = (400, 401, 403, 404, 413, 429, 500, 502, 503)
 _OPERATE = (401, 403, 500, 503)
 
 
@@ -68,7 +68,7 @@ def _answers(served_name: str) -> Json:
                 "count_tokens",
                 "How many tokens the prompt of a message would have.",
                 "Count",
-                errors.refusals((400, 401, 404, 413, 429, 500, 503), errors.ANTHROPIC),
+                errors.refusals((400, 401, 403, 404, 413, 429, 500, 503), errors.ANTHROPIC),
                 body=_body("CountRequest", messages.count_examples(served_name)),
             )
         },
@@ -83,7 +83,7 @@ def _learning() -> Json:
                 "feedback",
                 "What a person says of an answer.",
                 "FeedbackTaken",
-                errors.refusals((400, 401, 404, 413, 500, 503)),
+                errors.refusals((400, 401, 403, 404, 413, 500, 503)),
                 body=_body("FeedbackRequest", operating.feedback_examples()),
                 parameters=[_session_header()],
             )
@@ -93,7 +93,7 @@ def _learning() -> Json:
                 "session_done",
                 "No more will be said in this session.",
                 "SessionEnded",
-                errors.refusals((401, 500, 503)),
+                errors.refusals(_OPERATE),
                 parameters=[session],
             )
         },
@@ -105,10 +105,12 @@ def _server() -> Json:
     away = {"503": {"description": "Not all parts answer.", "content": {"application/json": {"schema": ref("Ready")}}}}
     return {
         "/v1/models": {
-            "get": _operation("models", "The one model.", "Models", errors.refusals((401, 500))),
+            "get": _operation("models", "The one model.", "Models", errors.refusals((401, 403, 500))),
         },
         "/v1/models/{model_id}": {
-            "get": _operation("model", "The one model.", "Model", errors.refusals((401, 404, 500)), parameters=[named]),
+            "get": _operation(
+                "model", "The one model.", "Model", errors.refusals((401, 403, 404, 500)), parameters=[named]
+            ),
         },
         "/healthz": {"get": _operation("healthz", "Whether this process is alive.", "Alive", {}, open_to_all=True)},
         "/readyz": {"get": _operation("readyz", "Whether all parts answer.", "Ready", away, open_to_all=True)},

@@ -9,7 +9,7 @@ from clawrl.serving.openapi.schemas import Json, maybe, one_of, record, ref, tex
 _MEANINGS = {
     400: "The request is malformed, or asks for what is not served. Change it.",
     401: "The key is missing or wrong.",
-    403: "This takes the operator's key.",
+    403: "This takes the operator's key; or there is none, and a web page may have had a browser ask. See the message.",
     404: "There is no such model, turn, session, version or response here.",
     409: "Not now; the message says why.",
     413: "The body is larger than the server takes.",
