@@ -200,6 +200,7 @@ class Fake:
             "credit": {
                 "method": "combine", "reward": row["reward"], "baseline": "none", "step_reward_mean": 0.25,
                 "taught": row["taught"], "in_weights": row["state"] in ("applied", "trained"),
+                "advantage_of": None if row["reward"] is None else f"reward {row['reward']:g}", "advantage_note": None,
             },
             "transitions": transitions_of(row),
             "trained_by": self.steps[row["step"] - 1] if taken else None,

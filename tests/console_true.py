@@ -13,7 +13,7 @@ from clawrl.inspection.life import life_document, with_pieces
 from clawrl.inspection.situation import Situation
 from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, PolicyVersion
-from tests.ledger_kit import judge, open_ledger, opinion, queue, say, take_step, taught, to_judging, user
+from tests.ledger_kit import judge, listing, open_ledger, opinion, queue, say, take_step, to_judging, user
 
 LAPTOP = Path(__file__).resolve().parent.parent / "deployments" / "laptop.yaml"
 
@@ -31,9 +31,6 @@ class TrueDocuments:
 
 def true_documents() -> TrueDocuments:
     deployment = read_deployment(LAPTOP)
-    method = {"name": "combine", "baseline": "none"}
-    trainer = deployment.trainer.model_validate(deployment.trainer.model_dump() | {"method": method})
-    deployment = deployment.model_copy(update={"trainer": trainer})
     with tempfile.TemporaryDirectory() as folder, open_ledger(Path(folder)) as ledger:
         for number, step in ((0, 0), (1, 1)):
             ledger.commit_version(
@@ -45,9 +42,9 @@ def true_documents() -> TrueDocuments:
         say(ledger, "waiting", user("and now?"), "that", session="talk")
         to_judging(ledger, "rated", "asked")
         ledger.feedback(opinion("rated", -1.0, "Answer in one sentence."))
-        judge(ledger, "rated", -1, targets=taught())
+        judge(ledger, "rated", -1, targets=listing())
         ledger.restored("run", 0)
-        take_step(ledger, "run", 1, 1)
+        take_step(ledger, "run", 1, 1, {"method_baseline": 0.2})
         ledger.checkpointed("run", 1)
         queue(ledger, "queued")
         ledger.roll_back(0)

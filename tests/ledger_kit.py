@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +181,26 @@ def taught(hints: tuple[str, ...] = ("be brief",), top_k: int = 2, tokens: int =
     )
 
 
+def listing(hints: tuple[str, ...] = ("be brief",), top_k: int = 32) -> TeacherTargets:
+    """Targets that belong to the answers that `serve` gives: the teacher lists their tokens among its best."""
+    sampled = np.array([7, 8, 9], dtype=np.int32)
+    others = np.arange(100, 100 + top_k - len(sampled), dtype=np.int32)
+    logps = (
+        np.array([-1.25, -0.5, -2.4], dtype=np.float32) * np.linspace(1.0, 0.9, len(hints), dtype=np.float32)[:, None]
+    )
+    unlikely = np.full((len(hints), 3, len(others)), -9.0, dtype=np.float32)
+    # At each place its own token comes first.
+    ids = np.stack([np.roll(sampled, -place) for place in range(3)])
+    listed = np.stack([np.stack([logps[:, place], *[unlikely[:, place, 0]] * 2], -1) for place in range(3)], 1)
+    return TeacherTargets(
+        hints=hints,
+        logps=logps,
+        topk_ids=np.broadcast_to(np.concatenate([ids, np.tile(others, (3, 1))], -1), (len(hints), 3, top_k)).copy(),
+        topk_logps=np.concatenate([listed, unlikely], -1),
+        teacher="teacher-1",
+    )
+
+
 def opinion(turn_id: str, score: float, comment: str = "", at: float = 5.0) -> Feedback:
     return Feedback(turn_id=TurnId(turn_id), score=score, comment=comment, given_at=at)
 
@@ -193,10 +214,12 @@ def ids(lease: LeasedTurns | None) -> list[str]:
     return [lent.turn.turn_id for lent in lease.turns]
 
 
-def take_step(ledger: Ledger, run_id: str, step: int, limit: int) -> list[str]:
+def take_step(
+    ledger: Ledger, run_id: str, step: int, limit: int, stats: Mapping[str, float] | None = None
+) -> list[str]:
     """A whole optimizer step as a trainer would report it, up to but without its checkpoint."""
     lease = ledger.lease(run_id, step, limit, now=0.0, timeout_s=60.0)
     assert lease is not None
     assert ledger.confirm(lease.lease_id, run_id, 1.0)
-    assert ledger.applied(lease.lease_id, run_id, {"loss": 0.5})
+    assert ledger.applied(lease.lease_id, run_id, {"loss": 0.5, **(stats or {})})
     return ids(lease)

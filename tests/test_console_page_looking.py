@@ -209,7 +209,7 @@ def test_the_page_shows_documents_as_the_ledger_tells_them(fake: Fake, open_page
     true = true_documents()
     fake.turns, fake.steps, fake.versions = true.turns, true.steps, true.versions
     fake.lives = {life["turn_id"]: life for life in true.lives}
-    page = open_page("turns")
+    page, coloured = open_page("turns"), 0
     wait_until(page, lambda: len(row_texts(page, "Turns")) == len(true.turns), "not every turn")
     for life in true.lives:
         go(page, f"turns/{life['turn_id']}")
@@ -218,6 +218,13 @@ def test_the_page_shows_documents_as_the_ledger_tells_them(fake: Fake, open_page
         if life["judgement"]:
             assert all(hint in said for hint in life["judgement"]["hints"])
         assert page.get_by_role("option").count() == len(life["tokens"])
+        if any(token["advantage"] is not None for token in life["tokens"]):
+            page.get_by_role("radio", name="Advantage").click()
+            page.get_by_text(life["credit"]["advantage_of"]).first.wait_for()
+            coloured += page.locator('.tokens .token[class*="adv-"]').count()
+        if life["credit"]["advantage_note"] and life["tokens"]:
+            assert life["credit"]["advantage_note"] in said
+    assert coloured, "no token of the deployment as it is shipped is coloured by its advantage"
     for view in ("overview", "versions", "sessions"):
         go(page, view)
         wait_until(page, lambda: not page.locator("main .spinner").count(), f"{view} is not there")

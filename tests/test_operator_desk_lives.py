@@ -44,6 +44,8 @@ def test_a_turns_life_has_its_words_its_tokens_its_judgement_and_its_way(tmp_pat
             "step_reward_mean": None,
             "taught": True,
             "in_weights": False,
+            "advantage_of": "reward 1 + (teacher's log-prob - policy's, within 1 nat)",
+            "advantage_note": None,
         }
         shown = with_pieces(life, ["a", "b", "c", "d"])
         assert "".join(token["piece"] for token in shown["tokens"]) == "abcd"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from clawrl.actors.coordinator import Coordinator
 from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, FinishReason, Lease, TurnState, VersionSpan
 from tests.office import Office, talk, turn
@@ -196,3 +199,60 @@ def test_adapters_are_kept_only_with_the_weights_that_they_are_an_addition_to(tm
         await coordinator.close()
 
     run(test)
+
+
+def test_a_long_life_is_put_together_and_written_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clawrl.actors import operator_desk, operator_routes
+
+    where: list[threading.Thread] = []
+
+    def noting(function: Any) -> Any:
+        def noted(*arguments: Any) -> Any:
+            where.append(threading.current_thread())
+            return function(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(operator_desk, "life_document", noting(operator_desk.life_document))
+    monkeypatch.setattr(operator_routes, "_sent", noting(operator_routes._sent))
+
+    class Routes(operator_routes.OperatorRoutes):
+        def __init__(self, coordinator: Coordinator) -> None:
+            self._keys, self._office = SimpleNamespace(operator=lambda headers: None), coordinator  # type: ignore[assignment]
+
+        async def _look(self, view: str, *arguments: Any) -> Any:
+            return await self._office.operator(view, *arguments)
+
+        async def _texts_of(self, ids: Any) -> list[str]:
+            return ["x"] * len(ids)
+
+    async def test() -> None:
+        coordinator = Office(tmp_path).open()
+        await coordinator.record(one())
+        request: Any = SimpleNamespace(headers={}, query_params={})
+        routes = Routes(coordinator)
+        for sent in (routes.turn(request, "t"), routes.turns(request), routes.export(request)):
+            assert (await sent).status_code == 200
+        assert len(where) == 4 and threading.current_thread() not in where
+        await coordinator.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {}, [], None, 1.5, "a\n\ud83d", [1], [[]], [{}], {"a": {"b": [{"c": None}]}},
+        [1, {"a": 1}], [{"a": list(range(1_001))}, 2], {"rows": [{"n": n, "x": [n]} for n in range(1_250)]},
+        [{"n": n} for n in range(500)], [[n, "x"] for n in range(501)], {"1": [True, False, "é"]},
+    ],
+    ids=range(15),
+)  # fmt: skip
+def test_what_is_written_in_pieces_is_written_as_in_one(document: Any) -> None:
+    from clawrl.actors.operator_routes import written
+
+    assert written(document) == json.dumps(document, separators=(",", ":"))
+    with pytest.raises(ValueError, match="JSON"):
+        written({"rows": [document, float("nan")]})

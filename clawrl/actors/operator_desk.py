@@ -90,7 +90,9 @@ class OperatorDesk:
         life = await self._db.run(lambda ledger: ledger.life(turn_id))
         if life is None:
             return Refused(error=errors.unknown_turn(turn_id))
-        return life_document(life, self._deployment, await self._situation(life))
+        situation = await self._situation(life)
+        # Of tens of thousands of tokens it takes long; pages of rows are 2 ms a piece.
+        return await asyncio.to_thread(life_document, life, self._deployment, situation)
 
     async def sessions(self, before: int | None, limit: int) -> list[Document]:
         return await self._paged(Ledger.recent_sessions, session_document, before, limit)

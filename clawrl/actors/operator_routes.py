@@ -30,6 +30,7 @@ router = APIRouter()
 _ANSWER_S = 10.0
 _PIECES_S = 5.0
 _FORGET_S = 600.0
+_WRITTEN_AT_ONCE = 500
 MOST_TURNS = 10_000
 MOST_ROWS = 1_000
 MOST_EXPORTED = 100
@@ -53,14 +54,16 @@ class OperatorRoutes:
         self._keys.operator(request.headers)
         query = request.query_params
         wanted, before = turn_filter(query), whole_number(query, "before")
-        return _sent(await self._look("turns", wanted, before, page_size(query, usual=100, most=MOST_TURNS)))
+        rows = await self._look("turns", wanted, before, page_size(query, usual=100, most=MOST_TURNS))
+        return await asyncio.to_thread(_sent, rows)
 
     @router.get("/clawrl/turns/{turn_id}")
     async def turn(self, request: Request, turn_id: str) -> Response:
         self._keys.operator(request.headers)
         document = cast(JsonObject, await self._look("turn", turn_id))
         ids = [token["id"] for token in document["tokens"]]
-        return _sent(with_pieces(document, await self._texts_of(ids) if ids else None))
+        pieces = await self._texts_of(ids) if ids else None
+        return await asyncio.to_thread(lambda: _sent(with_pieces(document, pieces)))
 
     @router.get("/clawrl/export")
     async def export(self, request: Request) -> Response:
@@ -68,7 +71,7 @@ class OperatorRoutes:
         query = request.query_params
         wanted, before, sealed = turn_filter(query), whole_number(query, "before"), switch(query, "sealed")
         limit = page_size(query, usual=MOST_EXPORTED, most=MOST_EXPORTED)
-        return _sent(await self._look("export", wanted, before, limit, sealed))
+        return await asyncio.to_thread(_sent, await self._look("export", wanted, before, limit, sealed))
 
     @router.get("/clawrl/sessions")
     async def sessions(self, request: Request) -> Response:
@@ -154,7 +157,27 @@ def _sent(document: Any) -> Response:
 
     ASCII, since a client's text may hold half a character, which UTF-8 has no bytes for.
     """
-    return Response(json.dumps(document, allow_nan=False, separators=(",", ":")), media_type="application/json")
+    return Response(written(document), media_type="application/json")
+
+
+def written(document: Any) -> str:
+    """In pieces, since nothing else runs while one is written: what is called in a thread lets answers be streamed."""
+    if isinstance(document, dict):
+        return f"{{{','.join(f'{_plain(str(name))}:{written(value)}' for name, value in document.items())}}}"
+    if not isinstance(document, list):
+        return _plain(document)
+    if len(document) <= _WRITTEN_AT_ONCE:
+        return f"[{','.join(written(value) for value in document)}]" if _holds_more(document) else _plain(document)
+    parts = (document[at : at + _WRITTEN_AT_ONCE] for at in range(0, len(document), _WRITTEN_AT_ONCE))
+    return f"[{','.join(_plain(part)[1:-1] for part in parts)}]"
+
+
+def _holds_more(document: list[Any]) -> bool:
+    return bool(document) and isinstance(document[0], dict | list)
+
+
+def _plain(document: Any) -> str:
+    return json.dumps(document, allow_nan=False, separators=(",", ":"))
 
 
 def pause_reason(fields: JsonObject) -> str:

@@ -1,9 +1,9 @@
 """One turn's life as one document: what was asked and answered, what came of it, and why it is where it is.
 
-Tokens are the engine's own, with the behaviour log-prob at the sampling temperature. What a token was credited with is
-not stored: ``credit`` names what determines it. Where the teacher's targets are still kept each token also has the
-teacher's log-prob, and where reward, method and targets fix the advantage by themselves (no baseline that only the
-trainer knew), each has that, too. ``piece`` is the token's text, which a replica fills in: `with_pieces`.
+Tokens are the engine's own, with the behaviour log-prob at the sampling temperature. Where the teacher's targets are
+still kept each token also has the teacher's log-prob. What it is credited with is `clawrl.inspection.credit`'s: its
+``advantage``, and in ``credit`` the formula of that number (``advantage_of``) and what to know of it, or why there is
+none (``advantage_note``). ``piece`` is the token's text, which a replica fills in: `with_pieces`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,24 @@ from dataclasses import asdict
 from typing import Any
 
 from clawrl.config import Deployment
+from clawrl.inspection.credit import Credit, credit_of
 from clawrl.inspection.documents import finite, step_document, turn_document
 from clawrl.inspection.situation import Situation
 from clawrl.inspection.why import explain
 from clawrl.ledger.life import TurnLife, TurnText
-from clawrl.ledger.views import StepRow
 from clawrl.messages import TeacherTargets, Turn, TurnState
-from clawrl.methods.binary_rl import BinaryRLConfig
-from clawrl.methods.combine import CombineConfig
-from clawrl.methods.opd import OPDConfig
-from clawrl.methods.plain import RewardConfig
 from clawrl.serving.openai_message import openai_message
-from clawrl.strict import StrictConfig
 
 GONE = "its texts and tokens are gone: they were not to be kept, were forgotten, or the key of their owner was deleted"
 
 
 def life_document(life: TurnLife, deployment: Deployment, situation: Situation) -> dict[str, Any]:
+    text, trainer = life.text, deployment.trainer
+    credit = credit_of(text, life.row.state, life.step, trainer.method, trainer.loss)
     return {
         **turn_document(life.row),
-        **(_without_text() if life.text is None else _with_text(life.text, life.step, deployment.trainer.method)),
-        "credit": _credit(life, deployment),
+        **(_without_text() if text is None else _with_text(text, credit)),
+        "credit": _credit_document(life, deployment, credit),
         "transitions": [
             {"from": None if move.source is None else move.source.value, "to": move.target.value}
             | {"detail": move.detail, "at": move.at}
@@ -45,7 +42,7 @@ def life_document(life: TurnLife, deployment: Deployment, situation: Situation) 
     }
 
 
-def _with_text(text: TurnText, step: StepRow | None, method: StrictConfig) -> dict[str, Any]:
+def _with_text(text: TurnText, credit: Credit) -> dict[str, Any]:
     return {
         "text_gone": None,
         "request": _request(text.turn),
@@ -56,7 +53,7 @@ def _with_text(text: TurnText, step: StepRow | None, method: StrictConfig) -> di
         "judgement": _judgement(text),
         "sampling": _sampling(text.turn),
         "spans": [asdict(span) for span in text.turn.spans],
-        "tokens": _tokens(text, step, method),
+        "tokens": _tokens(text, credit),
     }
 
 
@@ -126,11 +123,11 @@ def _sampling(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _tokens(text: TurnText, step: StepRow | None, method: StrictConfig) -> list[dict[str, Any]]:
+def _tokens(text: TurnText, credit: Credit) -> list[dict[str, Any]]:
     turn = text.turn
     versions = [span.version for span in turn.spans for _ in range(span.start, span.end)]
     teacher = _teacher(text)
-    advantages = _advantages(text, step, method)
+    advantages = credit.advantages
     return [
         {
             "id": int(token_id),
@@ -152,38 +149,7 @@ def _teacher(text: TurnText) -> TeacherTargets | None:
     return targets if targets is not None and targets.logps.shape[1] == len(text.turn.response_ids) else None
 
 
-def _advantages(text: TurnText, step: StepRow | None, method: StrictConfig) -> list[float] | None:
-    """What each token is credited with, where that is certain; a method of the user's own knows best itself.
-
-    The teacher's term is taken from the engine's log-prob where the trainer takes its own, which differ by what
-    ``train_rollout_logprob_abs_diff`` says.
-    """
-    if not isinstance(method, BinaryRLConfig | OPDConfig | CombineConfig):
-        return None
-    reward = 0.0 if text.judgement is None else text.judgement.reward or 0.0
-    from_reward = 0.0
-    if not isinstance(method, OPDConfig) and reward:
-        baseline = _baseline(method, step)
-        if baseline is None:
-            return None
-        from_reward = (reward - baseline) * (method.w_rl if isinstance(method, CombineConfig) else 1.0)
-    teacher = None if isinstance(method, BinaryRLConfig) else _teacher(text)
-    if teacher is None or isinstance(method, BinaryRLConfig):
-        return [from_reward] * len(text.turn.response_ids) if from_reward else None
-    clip, weight = method.advantage_clip, method.w_opd if isinstance(method, CombineConfig) else 1.0
-    gaps = teacher.logps[0] - text.turn.response_logps
-    return [from_reward + weight * float(gap) for gap in (gaps.clip(-clip, clip) if clip else gaps)]
-
-
-def _baseline(method: RewardConfig, step: StepRow | None) -> float | None:
-    """What was taken off the reward: known with no baseline, and with a running one once the step was taken."""
-    if method.baseline == "none":
-        return 0.0
-    noted = None if step is None or method.baseline != "running" else step.stats.get("method_baseline")
-    return float(noted) if isinstance(noted, int | float) else None
-
-
-def _credit(life: TurnLife, deployment: Deployment) -> dict[str, Any]:
+def _credit_document(life: TurnLife, deployment: Deployment, credit: Credit) -> dict[str, Any]:
     method = deployment.trainer.method
     return {
         "method": getattr(method, "name", None),
@@ -192,4 +158,6 @@ def _credit(life: TurnLife, deployment: Deployment) -> dict[str, Any]:
         "step_reward_mean": None if life.step is None else life.step.reward_mean,
         "taught": life.row.taught,
         "in_weights": life.row.state in (TurnState.APPLIED, TurnState.TRAINED),
+        "advantage_of": credit.of,
+        "advantage_note": credit.note,
     }

@@ -94,7 +94,7 @@ def _life(turn: dict[str, Json]) -> Json:
         "logp": number("Behaviour log-prob in nats, at the temperature that sampled it."),
         "version": integer("The policy that sampled it."),
         "teacher_logp": maybe(number("The hinted teacher's, while its targets are kept.")),
-        "advantage": maybe(number("What it is credited with, where that is certain.")),
+        "advantage": maybe(number("What it is credited with; `credit` says how.")),
     }
     why = {"sentence": text(), "remedy": text("What to do.")}
     fields = {
@@ -109,7 +109,14 @@ def _life(turn: dict[str, Json]) -> Json:
         "sampling": maybe(record({})),
         "spans": array(record({"start": integer(), "end": integer(), "version": integer()})),
         "tokens": array(record(token, tuple(token))),
-        "credit": record({}, description="What determines the advantage of its tokens."),
+        "credit": record(
+            {
+                "advantage_of": maybe(text("What the advantage of its tokens is, with the figures filled in.")),
+                "advantage_note": maybe(text("What to know of it, or why there is none.")),
+            },
+            ("advantage_of", "advantage_note"),
+            "What determines the advantage of its tokens.",
+        ),
         "transitions": array(record({"from": maybe(text()), "to": text(), "detail": text(), "at": number()})),
         "trained_by": maybe(ref("Step")),
         "why": record(why, tuple(why), "Why it has not trained, or not yet."),

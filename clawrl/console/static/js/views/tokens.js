@@ -54,6 +54,7 @@ const shown = (token) => (token.piece === null || token.piece === undefined ? `#
 export function tokensPanel() {
   let scale = "logp";
   let tokens = [];
+  let credit = {};
   let limit = PIECE;
   let active = -1;
   const choices = h("div", { class: "segments", role: "radiogroup", "aria-label": "Colour the tokens by" });
@@ -149,7 +150,7 @@ export function tokensPanel() {
     more.hidden = tokens.length <= limit;
     more.textContent = `Show ${whole(Math.min(PIECE, tokens.length - limit))} more of ${whole(tokens.length)} tokens`;
     replace(legend, chosen.legend(most).map(([kind, text]) => h("li", { class: `token ${kind}` }, text)));
-    told.textContent = chosen.words;
+    told.textContent = scale === "advantage" && credit.advantage_of ? `${chosen.words}: ${credit.advantage_of}` : chosen.words;
   }
 
   let stamp = null;
@@ -159,11 +160,14 @@ export function tokensPanel() {
     if (now === stamp) return;
     stamp = now;
     tokens = life.tokens ?? [];
+    credit = life.credit ?? {};
     element.hidden = tokens.length === 0 && !life.response_text;
     draw();
     if (raw.textContent !== (life.response_text ?? "")) raw.textContent = life.response_text ?? "";
     const versions = new Set(tokens.map((token) => token.version));
-    note.textContent = versions.size > 1 ? "A mark before a token says that another version wrote from there on." : "";
+    const notes = [versions.size > 1 ? "A mark before a token says that another version wrote from there on." : ""];
+    if (tokens.length && credit.advantage_note) notes.push(`${credit.advantage_of ? "Of the advantage" : "No advantage"}: ${credit.advantage_note}.`);
+    note.textContent = notes.filter(Boolean).join(" ");
     if (active >= 0) point(active, false);
   }
 
