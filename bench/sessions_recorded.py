@@ -74,10 +74,10 @@ def _requests(folder: Path) -> Iterator[tuple[str, Any]]:
     for file in sorted(folder.rglob("*")):
         name = str(file.relative_to(folder).with_suffix(""))
         if file.suffix == ".json":
-            yield name, _decoded(file.read_text(encoding="utf-8"))
+            yield name, _decoded(file.read_text(encoding="utf-8-sig"))
         elif file.suffix == ".jsonl":
             # Not `splitlines`, which also splits at U+2028 and others that JSON has inside its texts.
-            lines = file.read_text(encoding="utf-8").split("\n")
+            lines = file.read_text(encoding="utf-8-sig").split("\n")
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield f"{name}:{number}", _decoded(line)

@@ -194,6 +194,17 @@ def test_a_very_long_session_is_counted_by_its_newest_turns_and_says_that_there_
     assert not short.sessions_named("s3")[0].more, "exactly as many is not more"
 
 
+def test_a_page_of_sessions_ends_where_enough_turns_were_counted_and_goes_on_there(
+    short: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [row.last_seq for row in short.recent_sessions(None, 20).rows]
+    monkeypatch.setattr(looking, "SCAN", 200)
+    page = short.recent_sessions(None, 20)
+    assert page.rows[-1].session == "big" and page.rows[-1].more and page.before == page.rows[-1].last_seq
+    both = [row.last_seq for row in (*page.rows, *short.recent_sessions(page.before, 20).rows)]
+    assert len(both) > len(page.rows) and both == whole[: len(both)]
+
+
 def test_of_very_many_owners_of_one_name_the_first_are_shown(short: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(short.sessions_named("big")) == looking.MOST_OWNERS
     monkeypatch.setattr(looking, "MOST_OWNERS", 3)

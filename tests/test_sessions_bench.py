@@ -104,6 +104,13 @@ def test_a_prompt_goes_on_from_the_ids_of_the_turn_before_though_the_template_dr
     assert reused == [0, len(first.ids)] and partings([first, second]) == []
 
 
+def test_ends_of_lines_inside_a_text_end_no_request(tmp_path: Path) -> None:
+    asked = {"messages": [{"role": "user", "content": "a\u2028b \x85 c"}]}
+    (tmp_path / "lines.jsonl").write_text("\ufeff" + json.dumps(asked, ensure_ascii=False) + "\n", encoding="utf-8")
+    recorded = read_recordings(tmp_path, byte_tokenizer())
+    assert [turn.name for turn in recorded.turns] == ["lines:1"] and recorded.left_out == []
+
+
 def test_every_dialect_is_read_and_what_is_no_main_request_is_named(tmp_path: Path) -> None:
     (tmp_path / "lines.jsonl").write_text(
         "\n".join(json.dumps({"messages": SESSION[:end]}) for end in ENDS[:2]) + "\n\n[1]\n{"

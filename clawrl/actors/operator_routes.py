@@ -23,8 +23,9 @@ from clawrl.serving import errors
 from clawrl.serving.auth import KeyRing
 from clawrl.serving.body import decode_body, whole_body
 from clawrl.serving.config import ServingConfig
-from clawrl.serving.fields import JsonObject, text
+from clawrl.serving.fields import JsonObject
 from clawrl.serving.forgetting import parse_forget
+from clawrl.serving.pausing import parse_pause
 
 router = APIRouter()
 _ANSWER_S = 10.0
@@ -34,7 +35,6 @@ _WRITTEN_AT_ONCE = 500
 MOST_TURNS = 10_000
 MOST_ROWS = 1_000
 MOST_EXPORTED = 100
-MOST_OF_A_REASON = 500
 
 
 class OperatorRoutes:
@@ -93,7 +93,7 @@ class OperatorRoutes:
     async def pause(self, request: Request) -> dict[str, bool]:
         self._keys.operator(request.headers)
         fields = await self._fields(request)
-        await self._ask_coordinator("pause", "operator", pause_reason(fields))
+        await self._ask_coordinator("pause", "operator", parse_pause(fields))
         return {"paused": True}
 
     @router.post("/clawrl/resume")
@@ -178,16 +178,6 @@ def _holds_more(document: list[Any]) -> bool:
 
 def _plain(document: Any) -> str:
     return json.dumps(document, allow_nan=False, separators=(",", ":"))
-
-
-def pause_reason(fields: JsonObject) -> str:
-    """Raises `ApiError` (400). It is kept with every turn's life and shown in every status."""
-    reason = text(fields, "reason") or ""
-    if len(reason) > MOST_OF_A_REASON:
-        raise errors.invalid_request(
-            f"reason must be {MOST_OF_A_REASON} characters or fewer; this one has {len(reason)}", "reason"
-        )
-    return reason
 
 
 def wanted_version(fields: JsonObject) -> int:

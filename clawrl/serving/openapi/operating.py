@@ -18,6 +18,7 @@ from clawrl.serving.openapi.schemas import (
     ref,
     text,
 )
+from clawrl.serving.pausing import MAX_REASON_CHARS
 from clawrl.serving.sessions import MAX_SESSION_CHARS
 
 
@@ -33,7 +34,7 @@ def schemas(served_name: str) -> dict[str, Json]:
             },
             ("turn_id", "outcome", "state"),
         ),
-        "PauseRequest": record({"reason": maybe(text("Shown in the status."))}),
+        "PauseRequest": record({"reason": maybe(text("Shown in the status.", maxLength=MAX_REASON_CHARS))}),
         "Paused": record({"paused": one_of(True)}, ("paused",)),
         "Resumed": record(
             {"paused": one_of(False), "released": integer("How many turns had been waiting.")}, ("paused", "released")
