@@ -28,10 +28,9 @@ from tests.ledger_kit import user
 from tests.live import KEY
 from tests.office import talk
 from tests.operator_house import House, house
-from tests.operator_kit import arriving, one, until
+from tests.operator_kit import arriving, one, until, with_versions
 from tests.privacy_kit import said
 from tests.test_docs_commands import where
-from tests.test_operator_desk import with_versions
 
 pytestmark = pytest.mark.timeout(120)
 ANN = owner_of_user("ann")
