@@ -14,7 +14,6 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from clawrl import cli
-from clawrl.actors.operator_routes import router
 from clawrl.config import Deployment
 from clawrl.config_reference import sections
 from clawrl.ledger.schema import SCHEMA_VERSION, UPGRADES
@@ -145,7 +144,8 @@ def test_every_reason_to_drop_a_turn_is_explained() -> None:
 
 def test_the_readme_names_every_route_of_the_operator_and_contributing_every_room() -> None:
     readme, contributing = (ROOT / "README.md").read_text(), (ROOT / "CONTRIBUTING.md").read_text()
-    routes = {route.path.replace(":path", "") for route in router.routes}  # type: ignore[attr-defined]
+    source = (ROOT / "clawrl" / "actors" / "operator_routes.py").read_text()
+    routes = {path.replace(":path", "") for path in re.findall(r'@router\.\w+\(\s*"([^"]+)"', source)}
     # Beside another in one table's cell, or with its method.
     untold = [path for path in routes if not re.search(f"[` ]{re.escape(path)}`", readme)]
     assert len(routes) > 10 and sorted(untold) == []
