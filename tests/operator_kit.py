@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from clawrl.actors.coordinator import Coordinator
+from clawrl.actors.generation import Refused
+from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import (
     DropReason,
     FinishReason,
@@ -30,6 +32,19 @@ from clawrl.weights.kept import snapshot_name
 from tests.office import Office, says_good, talk, teaches, turn
 
 HELLO = [Message(role="user", content="hello")]
+ALL = TurnFilter()
+
+
+async def look(coordinator: Coordinator, view: str, *arguments: Any) -> Any:
+    answer = await coordinator.operator(view, *arguments)
+    assert not isinstance(answer, Refused), answer
+    return json.loads(json.dumps(answer, allow_nan=False))
+
+
+async def refused(coordinator: Coordinator, view: str, *arguments: Any) -> Any:
+    answer = await coordinator.operator(view, *arguments)
+    assert isinstance(answer, Refused)
+    return answer.error
 
 
 def kept_version(number: int, folder: Path, step: int | None = None) -> PolicyVersion:
@@ -40,6 +55,15 @@ def kept_version(number: int, folder: Path, step: int | None = None) -> PolicyVe
     (snapshot / "manifest.json").write_text(json.dumps({"version": number, "addition": None}))
     made_by = number if step is None else step
     return PolicyVersion(version=number, step=made_by, snapshot=str(snapshot), digest=digest, published_at=1.0)
+
+
+async def with_versions(coordinator: Coordinator, folder: Path, newest: int) -> None:
+    """A run has published versions up to ``newest``, each of a step of its own."""
+    await coordinator.restored("run", 0)
+    await coordinator.start_version("run", kept_version(0, folder))
+    for number in range(1, newest + 1):
+        await coordinator._decide(kept_version(number, folder))
+    await coordinator.checkpointed("run", newest)
 
 
 async def abstains(request: JudgeRequest) -> Judgement:

@@ -19,8 +19,7 @@ from clawrl.weights import members as weights
 from tests.live import KEY
 from tests.office import talk, turn
 from tests.operator_house import House, house
-from tests.operator_kit import kept_version, one, until
-from tests.test_operator_desk import with_versions
+from tests.operator_kit import kept_version, one, until, with_versions
 
 pytestmark = pytest.mark.timeout(90)
 
