@@ -216,7 +216,7 @@ class Fake:
     def session_documents(self) -> list[dict[str, Any]]:
         rows: dict[str, dict[str, Any]] = {}
         for turn in self.turns:
-            first = {"turns": 0, "by_state": {}, "first_at": turn["finished_at"], "named": True}
+            first = {"turns": 0, "more_turns": False, "by_state": {}, "first_at": turn["finished_at"], "named": True}
             row = rows.setdefault(turn["session"], {**first, "session": turn["session"], "owner": turn["owner"]})
             row["turns"] += 1
             row["by_state"][turn["state"]] = row["by_state"].get(turn["state"], 0) + 1

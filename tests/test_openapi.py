@@ -22,9 +22,10 @@ from clawrl.serving.dialects import chat, messages, responses
 from clawrl.serving.dialects.base import AnswerFacts, Asked
 from clawrl.serving.errors import ApiError
 from clawrl.serving.feedback import parse_feedback, unknown_turn
-from clawrl.serving.fields import JsonObject, text
+from clawrl.serving.fields import JsonObject
 from clawrl.serving.forgetting import parse_forget
 from clawrl.serving.openapi import description
+from clawrl.serving.pausing import parse_pause
 from clawrl.serving.pieces import FinishPiece, TokenLogprob, Usage, WholeAnswer
 from tests.schema_cases import Case, SchemaCases
 
@@ -39,7 +40,7 @@ READERS: dict[str, Read] = {
     "/v1/messages": lambda body: messages.read(body, {}, CONFIG),
     "/v1/messages/count_tokens": lambda body: messages.read_count(body, CONFIG),
     "/v1/feedback": lambda body: parse_feedback(body, {}),
-    "/clawrl/pause": lambda body: text(body, "reason"),
+    "/clawrl/pause": parse_pause,
     "/clawrl/rollback": wanted_version,
     "/clawrl/forget": parse_forget,
 }
