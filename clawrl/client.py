@@ -89,10 +89,11 @@ class ApiClient:
         return self._list("/clawrl/sessions", {"limit": limit, "before": before})
 
     def session(self, session: str, limit: int) -> dict[str, Any]:
-        return self._object("GET", f"/clawrl/sessions/{_quoted(session)}", params={"limit": limit})
+        # Not in the path: one with dots in it would be shortened.
+        return self._object("GET", "/clawrl/session", params={"session": session, "limit": limit})
 
     def end_session(self, session: str) -> dict[str, Any]:
-        return self._object("POST", f"/clawrl/sessions/{_quoted(session)}/done")
+        return self._object("POST", "/clawrl/session/done", params={"session": session})
 
     def versions(self, limit: int, before: int | None = None) -> list[dict[str, Any]]:
         return self._list("/clawrl/versions", {"limit": limit, "before": before})

@@ -86,8 +86,6 @@ def test_an_unreachable_server_is_one_clear_line_and_exit_code_1(command: list[s
 
 def test_a_wrong_key_is_told_and_a_right_one_from_the_environment_works(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_server(FakeState(api_key="secret")) as url:
-        unsent = run("status", "--url", url, "--api-key", "schlüssel")
-        assert unsent.exit_code == 2 and "keys are printable ASCII" in unsent.output
         refused = run("status", "--url", url, "--api-key", "guess")
         assert refused.exit_code == 1 and "CLAWRL_API_KEY" in refused.output
         monkeypatch.setenv("CLAWRL_API_KEY", "secret")

@@ -65,6 +65,7 @@ def test_turns_are_listed_narrowed_shown_and_explained(home: House) -> None:
     # The answer is shown token by token, as a replica spelt it.
     for piece in ("hello s", "<0><1><2><3>", "user (after it)> ok", "judge fake", "number 1 of 2 in the queue"):
         assert piece in life, piece
+    assert "colours show the advantage: reward 1" in life
     assert [token["piece"] for token in shown("turns", "show", "s-0")["tokens"]] == ["<0>", "<1>", "<2>", "<3>"]
 
     assert "dropped (empty): Its 4 tokens hold no word" in said("turns", "why", "greedy")
@@ -75,6 +76,21 @@ def test_half_a_character_that_a_model_wrote_is_shown_and_not_an_error(home: Hou
     half = replace(turn("half", [Message(role="user", content="hello")], "hm"), response_text="broken \ud83d")
     home.do(home.coordinator.record(half))
     assert shown("turns", "show", "half")["response_text"] == "broken \ud83d"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/../b", "a b/?&#", "done"])
+def test_a_session_of_any_name_is_shown_and_ended(home: House, name: str) -> None:
+    asked = {"model": home.deployment.serving.served_name, "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"Authorization": f"Bearer {KEY}", "X-Session-Id": name}
+    assert httpx.post(f"{home.url}/v1/chat/completions", json=asked, headers=headers).status_code == 200
+    (turn,) = shown("sessions", "show", name)["turns"]
+    assert turn["session"] == name and turn["state"] == "awaiting_next"
+    with ApiClient(home.url, KEY) as client:
+        assert client.end_session(name) == {"session": name, "ended_turns": 1}
+    assert shown("sessions", "show", name)["turns"][0]["state"] == "dropped"
+    for method, path in (("GET", "session"), ("POST", "session/done"), ("GET", "session?session=")):
+        refused = httpx.request(method, f"{home.url}/clawrl/{path}", headers=headers)
+        assert refused.status_code == 400 and "?session=NAME" in refused.text
 
 
 def test_sessions_and_versions_are_shown(home: House) -> None:

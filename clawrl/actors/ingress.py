@@ -35,6 +35,7 @@ from clawrl.actors.ray_metrics import current_sink, sink_of
 from clawrl.config import Deployment
 from clawrl.console.files import ConsoleFiles
 from clawrl.engine.errors import EngineError
+from clawrl.inspection.asked import session_named
 from clawrl.messages import NOTHING_SAID, FinishReason, Turn
 from clawrl.metrics.http import RequestMeter
 from clawrl.privacy.logs import redact_logs_by
@@ -271,6 +272,15 @@ class Ingress(OperatorRoutes, ConsoleRoutes):
     @api.post("/clawrl/sessions/{session:path}/done")
     async def session_done(self, request: Request, session: str) -> dict[str, Any]:
         """No more will be said in this session; its last answer waits for no more evidence."""
+        return await self._end_session(request, session)
+
+    @api.post("/clawrl/session/done")
+    async def session_done_by_query(self, request: Request) -> dict[str, Any]:
+        """The same for any name: ``..`` is none in a path, which clients shorten."""
+        self._keys.identify(request.headers)
+        return await self._end_session(request, session_named(request.query_params))
+
+    async def _end_session(self, request: Request, session: str) -> dict[str, Any]:
         identity = self._keys.identify(request.headers)
         ended = await self._ask_coordinator("end_session", identity.owner, session)
         return {"session": session, "ended_turns": ended}

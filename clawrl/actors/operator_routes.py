@@ -17,7 +17,7 @@ from ray.serve.handle import DeploymentHandle
 
 from clawrl.actors.calls import Coordinator, CoordinatorAway
 from clawrl.actors.generation import Refused
-from clawrl.inspection.asked import MOST_NUMBER, page_size, switch, turn_filter, whole_number
+from clawrl.inspection.asked import MOST_NUMBER, page_size, session_named, switch, turn_filter, whole_number
 from clawrl.inspection.life import with_pieces
 from clawrl.serving import errors
 from clawrl.serving.auth import KeyRing
@@ -80,6 +80,12 @@ class OperatorRoutes:
     @router.get("/clawrl/sessions/{session:path}")
     async def session(self, request: Request, session: str) -> Response:
         return await self._page(request, "session", session)
+
+    @router.get("/clawrl/session")
+    async def session_by_query(self, request: Request) -> Response:
+        """The same for any name: ``..`` is none in a path, which clients shorten."""
+        self._keys.operator(request.headers)
+        return await self._page(request, "session", session_named(request.query_params))
 
     @router.get("/clawrl/versions")
     async def versions(self, request: Request) -> Response:

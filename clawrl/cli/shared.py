@@ -22,17 +22,9 @@ console = Console(emoji=False)
 errors = Console(stderr=True, emoji=False)
 
 Url = Annotated[str, typer.Option(envvar="CLAWRL_URL", help="The server.")]
-
-
-def _sendable(key: str | None) -> str | None:
-    if key is not None and not (key.isascii() and key.isprintable()):
-        raise typer.BadParameter("no server has such a key: keys are printable ASCII")
-    return key
-
-
 Key = Annotated[
     str | None,
-    typer.Option("--api-key", envvar="CLAWRL_API_KEY", help="The key, if it wants one.", callback=_sendable),
+    typer.Option("--api-key", envvar="CLAWRL_API_KEY", help="The key, if it wants one."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 

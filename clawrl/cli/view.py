@@ -76,7 +76,7 @@ def turn_life(life: Row) -> RenderableType:
         parts += [_said(message) for message in life["request"]["messages"]]
         parts.append(_tokens(life["tokens"]) if _has_pieces(life) else _said(life["answer"]))
         if _has_pieces(life) and life["credit"].get("advantage_of"):
-            parts.append(Text(f"colours: {life['credit']['advantage_of']}", style="dim"))
+            parts.append(Text(f"colours show the advantage: {life['credit']['advantage_of']}", style="dim"))
         parts += [_said(message, after=True) for message in (life["evidence"] or {}).get("messages", ())]
         parts += [part for part in (_feedback(life["feedback"]), _judgement(life["judgement"])) if part is not None]
     parts.append(_transitions(life["transitions"]))

@@ -44,6 +44,14 @@ def whole_number(query: Mapping[str, str], name: str, *, least: int = 0) -> int 
     return int(digits)
 
 
+def session_named(query: Mapping[str, str]) -> str:
+    """Raises `ApiError` (400)."""
+    name = query.get("session", "")
+    if not name:
+        raise invalid_request("session must name a session, as in ?session=NAME", "session")
+    return name
+
+
 def page_size(query: Mapping[str, str], *, usual: int, most: int) -> int:
     """Raises `ApiError` (400)."""
     asked = whole_number(query, "limit", least=1)

@@ -75,6 +75,10 @@ def _answers(served_name: str) -> Json:
     }
 
 
+def _session_by_name() -> Json:
+    return _parameter("query", "session", "The session's name, whatever it is.", text(minLength=1)) | {"required": True}
+
+
 def _learning() -> Json:
     session = _parameter("path", "session", "The session's name; it may have slashes in it.", text())
     return {
@@ -95,6 +99,15 @@ def _learning() -> Json:
                 "SessionEnded",
                 errors.refusals(_OPERATE),
                 parameters=[session],
+            )
+        },
+        "/clawrl/session/done": {
+            "post": _operation(
+                "session_done_by_query",
+                "The same for any name; clients shorten a path with `..` in it.",
+                "SessionEnded",
+                errors.refusals((400, *_OPERATE)),
+                parameters=[_session_by_name()],
             )
         },
     }
@@ -192,6 +205,15 @@ def _looking() -> Json:
         "/clawrl/sessions/{session}": {
             "get": _operation(
                 "session", "A session and its turns.", "SessionTurns", unknown, parameters=[session, *pages]
+            )
+        },
+        "/clawrl/session": {
+            "get": _operation(
+                "session_by_query",
+                "The same for any name; clients shorten a path with `..` in it.",
+                "SessionTurns",
+                unknown,
+                parameters=[_session_by_name(), *pages],
             )
         },
         "/clawrl/versions": {
