@@ -39,7 +39,7 @@ SAYS = {
     "turns list": "greedy",
     "turns show": "<0><1><2><3>",
     "turns why": "awaiting_next",
-    "sessions list": "SESSION",
+    "sessions": "SESSION",
     "sessions show": "TURN",
     "versions": "kept",
     "rollback 12": "every replica serves it",
