@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from clawrl.ledger import leases
+from clawrl.ledger import learned, leases
 from clawrl.ledger.blanks import silence_judge, strip
 from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
@@ -107,23 +107,21 @@ def end(db: Database, scope: Scope) -> Forgotten:
     if scope.session is None:
         db.execute("DELETE FROM hints WHERE owner = ?", scope.owner)
         db.execute("DELETE FROM opted_out WHERE owner = ?", scope.owner)
-        who = db.codec.pseudonym("owner", scope.owner)
-        steps = db.rows("SELECT step FROM trained_on WHERE who = ?", who)
-        db.execute("DELETE FROM trained_on WHERE who = ?", who)
+        steps = learned.take_out(db, scope.owner)
     else:
-        steps = []
+        steps = frozenset()
         if not scope.since:
             db.execute("DELETE FROM hints WHERE owner = ? AND session = ?", scope.owner, scope.session)
             db.execute("DELETE FROM opted_out WHERE owner = ? AND session = ?", scope.owner, scope.session)
     ended(db, scope)
-    return Forgotten(steps=frozenset(row["step"] for row in steps))
+    return Forgotten(steps=steps)
 
 
 def _forget(db: Database, turn_id: TurnId) -> Forgotten:
     was = _place(db, turn_id)
     voided = _leave(db, turn_id, was[0], "")
     state, reason, step = _place(db, turn_id)
-    steps = _steps(db, turn_id) | ({step} if step is not None else set())
+    steps = learned.steps_of(db, turn_id) | ({step} if step is not None else set())
     in_flight = state is TurnState.DROPPED and was[0] is not TurnState.DROPPED
     if state in HELD or in_flight or reason is DropReason.FORGOTTEN:
         strip(db, turn_id, keep_judgement=state in HELD)
@@ -185,9 +183,3 @@ def _place(db: Database, turn_id: TurnId) -> tuple[TurnState, DropReason | None,
     row = db.one("SELECT state, reason, step FROM turns WHERE turn_id = ?", turn_id)
     assert row is not None
     return TurnState(row["state"]), DropReason(row["reason"]) if row["reason"] else None, row["step"]
-
-
-def _steps(db: Database, turn_id: TurnId) -> set[int]:
-    """Every step that was taken with it, also those that an older checkpoint undid: their versions may still exist."""
-    rows = db.rows("SELECT detail FROM transitions WHERE turn_id = ? AND to_state = 'applied'", turn_id)
-    return {int(row["detail"].split()[1]) for row in rows if row["detail"].startswith("step ")}

@@ -3,15 +3,13 @@
 Both calls do a bounded amount of work, so that neither holds up the turns being served; what is left
 over waits for the next call.
 
-Of a trained turn that is deleted it is kept on in which step it was, by the pseudonym of its owner: who is forgotten
-later is told.
+Of a trained turn whose text is deleted it is kept on in which step it was, see `clawrl.ledger.learned`.
 """
 
 from __future__ import annotations
 
-from clawrl.ledger import vitals
+from clawrl.ledger import learned, vitals
 from clawrl.ledger.blanks import strip
-from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.counts import counter
 from clawrl.ledger.database import Database
@@ -87,8 +85,8 @@ def expire_text(db: Database, config: LedgerConfig, before: float) -> int:
     safe_step = _safe_step(db, config)
     db.execute("DELETE FROM hints WHERE at < ?", before)
     old = db.rows(
-        "SELECT turn_id, state, step FROM turns WHERE state IN ('trained', 'dropped') AND state_at < ?"
-        " AND NOT (forgotten AND state = 'trained' AND step > ?) ORDER BY seq LIMIT ?",
+        "SELECT turn_id, owner, state, step FROM turns WHERE state IN ('trained', 'dropped') AND state_at < ?"
+        " AND NOT (withheld = 'all' AND state = 'trained' AND step > ?) ORDER BY seq LIMIT ?",
         before,
         safe_step,
         BATCH,
@@ -97,6 +95,7 @@ def expire_text(db: Database, config: LedgerConfig, before: float) -> int:
         if row["state"] == "dropped" or row["step"] <= safe_step:
             retire(db, row["turn_id"])
         else:
+            learned.note(db, row["turn_id"], row["owner"])
             strip(db, row["turn_id"], keep_judgement=True)
     return len(old)
 
@@ -110,20 +109,14 @@ def retire(db: Database, turn_id: TurnId) -> None:
         row["state"],
         row["reason"] or "",
     )
+    learned.note(db, turn_id, row["owner"])
     for table in _OF_A_TURN:
         db.execute(f"DELETE FROM {table} WHERE turn_id = ?", turn_id)
     vitals.orphan(db, turn_id)
-    if row["step"] is None:
-        return
-    db.execute(
-        "INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)",
-        max(row["step"], int(counter(db, "pruned_step"))),
-    )
-    if row["owner"] != NOBODY:
+    if row["step"] is not None:
         db.execute(
-            "INSERT INTO trained_on (who, step, n) VALUES (?, ?, 1) ON CONFLICT (who, step) DO UPDATE SET n = n + 1",
-            db.codec.pseudonym("owner", row["owner"]),
-            row["step"],
+            "INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)",
+            max(row["step"], int(counter(db, "pruned_step"))),
         )
 
 
@@ -153,4 +146,4 @@ def _prune_history(db: Database) -> None:
         ("leases", "id", " AND status IN ('applied', 'closed')"),
     ):
         db.execute(f"DELETE FROM {table} WHERE {key} <= (SELECT max({key}) FROM {table}) - ?{ended}", KEEP_HISTORY)
-    db.execute("DELETE FROM trained_on WHERE step <= (SELECT max(step) FROM trained_on) - ?", KEEP_HISTORY)
+    learned.prune(db, KEEP_HISTORY)
