@@ -7,7 +7,8 @@ that the trainer's fence refuses the batch. A turn that was on its way is droppe
 
 A turn's words lie in its own rows, in the history of the requests after it in its session, and in the evidence and the
 judgement of the answer before it. So these requests are forgotten with it, and that answer keeps its own text alone and
-trains no more.
+trains no more. They also lie in what teachers of other sessions were told as hints: these turns are taught anew, see
+`clawrl.ledger.unteaching`.
 
 Done in batches, each a transaction, so that serving goes on; what was begun is listed by `remembering.under_way`.
 """
@@ -17,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from clawrl.ledger import learned, leases
+from clawrl.ledger import hint_uses, hints, learned, leases
 from clawrl.ledger.blanks import silence_judge, strip
 from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
 from clawrl.ledger.moves import move
 from clawrl.ledger.remembering import Scope, ended, remember
 from clawrl.ledger.states import HELD, dropped
+from clawrl.ledger.unteaching import unteach
 from clawrl.ledger.upkeep import retire
 from clawrl.messages import DropReason, TurnId, TurnState
 
@@ -35,7 +37,7 @@ _NOTHING = 0.0
 class Forgotten:
     """What became of some turns: how many there were, were on their way, and are deleted but for their count.
 
-    ``steps`` learned from their answers; ``evidence_steps`` from the answers that they were evidence for.
+    ``steps`` learned from their answers; ``evidence_steps`` from answers that their words were evidence or hints for.
     """
 
     turns: int = 0
@@ -97,6 +99,8 @@ def some(db: Database, scope: Scope) -> Forgotten | None:
         return None
     # Evidence for an answer that stays can only come from where less than the whole session goes.
     result = _take_back_evidence(db, scope, [row["turn_id"] for row in rows]) if scope.since else Forgotten()
+    if scope.session is not None:
+        result += _take_back_hints(db, [row["turn_id"] for row in rows])
     for row in rows:
         result += _unanswered(db, row["turn_id"]) if row["state"] is None else _forget(db, row["turn_id"])
     return result
@@ -105,16 +109,18 @@ def some(db: Database, scope: Scope) -> Forgotten | None:
 def end(db: Database, scope: Scope) -> Forgotten:
     """Nothing is left of it but what outlives its turns. The steps are those of turns that were pruned long ago."""
     if scope.session is None:
-        db.execute("DELETE FROM hints WHERE owner = ?", scope.owner)
+        taken_back = Forgotten()
+        for table in ("hints", "hint_uses"):
+            db.execute(f"DELETE FROM {table} WHERE owner = ?", scope.owner)
         db.execute("DELETE FROM opted_out WHERE owner = ?", scope.owner)
         steps = learned.take_out(db, scope.owner)
     else:
         steps = frozenset()
+        taken_back = _take_back_hints_of_the_pruned(db, scope)
         if not scope.since:
-            db.execute("DELETE FROM hints WHERE owner = ? AND session = ?", scope.owner, scope.session)
             db.execute("DELETE FROM opted_out WHERE owner = ? AND session = ?", scope.owner, scope.session)
     ended(db, scope)
-    return Forgotten(steps=steps)
+    return taken_back + Forgotten(steps=steps)
 
 
 def _forget(db: Database, turn_id: TurnId) -> Forgotten:
@@ -165,12 +171,37 @@ def _take_back_evidence(db: Database, scope: Scope, turn_ids: Collection[TurnId]
             parent = row["turn_id"]
             voided = _leave(db, parent, _place(db, parent)[0], "its evidence was forgotten")
             state, _, step = _place(db, parent)
-            for table in ("evidence", "targets", "hints"):
+            for table in ("evidence", "targets", "hint_uses"):
                 db.execute(f"DELETE FROM {table} WHERE turn_id = ?", parent)
+            result += _take_back_hints(db, [parent])
             silence_judge(db, parent, row["owner"], keep=True)
             learned = frozenset() if step is None else frozenset({step})
             result += Forgotten(evidence=1, leases=voided, evidence_steps=learned if state in HELD else frozenset())
     return result
+
+
+def _take_back_hints(db: Database, turn_ids: Collection[TurnId]) -> Forgotten:
+    """What these turns taught others by hints."""
+    for turn_id in turn_ids:
+        hints.forget(db, turn_id)
+    return _untaught(db, hint_uses.of_turns(db, turn_ids))
+
+
+def _take_back_hints_of_the_pruned(db: Database, scope: Scope) -> Forgotten:
+    """Hints outlive their turns."""
+    assert scope.session is not None
+    gone = "owner = ? AND session = ? AND at >= ?"
+    if scope.since:
+        gone += " AND NOT EXISTS (SELECT 1 FROM arrivals a WHERE a.turn_id = {source})"
+    values = (scope.owner, scope.session, scope.since)
+    db.execute(f"DELETE FROM hints WHERE {gone.format(source='hints.turn_id')}", *values)
+    sources = db.rows(f"SELECT DISTINCT source FROM hint_uses WHERE {gone.format(source='hint_uses.source')}", *values)
+    return _untaught(db, hint_uses.of_turns(db, [row["source"] for row in sources]))
+
+
+def _untaught(db: Database, turn_ids: Collection[TurnId]) -> Forgotten:
+    untaught = unteach(db, turn_ids)
+    return Forgotten(leases=untaught.leases, evidence_steps=untaught.steps)
 
 
 def _unanswered(db: Database, turn_id: TurnId) -> Forgotten:

@@ -8,7 +8,7 @@ Of a trained turn whose text is deleted it is kept on in which step it was, see 
 
 from __future__ import annotations
 
-from clawrl.ledger import learned, vitals
+from clawrl.ledger import hint_uses, learned, vitals
 from clawrl.ledger.blanks import strip
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.counts import counter
@@ -17,11 +17,22 @@ from clawrl.ledger.leases import expire
 from clawrl.ledger.moves import move
 from clawrl.ledger.runs import current_run
 from clawrl.ledger.states import dropped
+from clawrl.ledger.unteaching import unteach
 from clawrl.ledger.versions import KEPT_GOOD_SQL
 from clawrl.ledger.views import Swept
 from clawrl.messages import DropReason, TurnId
 
-_OF_A_TURN = ("turns", "arrivals", "payloads", "evidence", "judgements", "targets", "feedback", "transitions")
+_OF_A_TURN = (
+    "turns",
+    "arrivals",
+    "payloads",
+    "evidence",
+    "judgements",
+    "targets",
+    "hint_uses",
+    "feedback",
+    "transitions",
+)
 BATCH = 5_000
 KEEP_HISTORY = 10_000
 """How many versions, steps, leases and runs are kept: a page of history each, no more."""
@@ -80,10 +91,12 @@ def prune(db: Database, config: LedgerConfig) -> int:
 def expire_text(db: Database, config: LedgerConfig, before: float) -> int:
     """What was said in turns that were finished before then is deleted; at most a batch, returns how many.
 
-    A trained turn that a trainer could still be sent back to keeps an empty row, and is dropped if that happens.
+    A trained turn that a trainer could still be sent back to keeps an empty row, and is dropped if that happens. What
+    a teacher was told as a hint is as old as the hint.
     """
     safe_step = _safe_step(db, config)
     db.execute("DELETE FROM hints WHERE at < ?", before)
+    untaught = unteach(db, hint_uses.before(db, before, BATCH))
     old = db.rows(
         "SELECT turn_id, owner, state, step FROM turns WHERE state IN ('trained', 'dropped') AND state_at < ?"
         " AND NOT (withheld = 'all' AND state = 'trained' AND step > ?) ORDER BY seq LIMIT ?",
@@ -97,7 +110,7 @@ def expire_text(db: Database, config: LedgerConfig, before: float) -> int:
         else:
             learned.note(db, row["turn_id"], row["owner"])
             strip(db, row["turn_id"], keep_judgement=True)
-    return len(old)
+    return len(old) + untaught.turns
 
 
 def retire(db: Database, turn_id: TurnId) -> None:
