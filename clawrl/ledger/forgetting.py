@@ -23,6 +23,7 @@ from clawrl.ledger.blanks import silence_judge, strip
 from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
 from clawrl.ledger.moves import move
+from clawrl.ledger.permission import keep_wishes
 from clawrl.ledger.remembering import Scope, ended, remember
 from clawrl.ledger.states import HELD, dropped
 from clawrl.ledger.unteaching import unteach
@@ -112,13 +113,13 @@ def end(db: Database, scope: Scope) -> Forgotten:
         taken_back = Forgotten()
         for table in ("hints", "hint_uses"):
             db.execute(f"DELETE FROM {table} WHERE owner = ?", scope.owner)
-        db.execute("DELETE FROM opted_out WHERE owner = ?", scope.owner)
+        keep_wishes(db, scope.owner, None)
         steps = learned.take_out(db, scope.owner)
     else:
         steps = frozenset()
         taken_back = _take_back_hints_of_the_pruned(db, scope)
         if not scope.since:
-            db.execute("DELETE FROM opted_out WHERE owner = ? AND session = ?", scope.owner, scope.session)
+            keep_wishes(db, scope.owner, scope.session)
     ended(db, scope)
     return taken_back + Forgotten(steps=steps)
 

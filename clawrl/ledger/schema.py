@@ -256,6 +256,7 @@ CREATE TABLE IF NOT EXISTS opted_out (
     at REAL NOT NULL,
     PRIMARY KEY (owner, session)
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS opted_out_by_age ON opted_out (at);
 CREATE TABLE IF NOT EXISTS forgotten (
     who TEXT PRIMARY KEY,
     since REAL NOT NULL,

@@ -8,7 +8,7 @@ Of a trained turn whose text is deleted it is kept on in which step it was, see 
 
 from __future__ import annotations
 
-from clawrl.ledger import hint_uses, learned, vitals
+from clawrl.ledger import hint_uses, learned, permission, vitals
 from clawrl.ledger.blanks import strip
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.counts import counter
@@ -51,13 +51,17 @@ def sweep(db: Database, config: LedgerConfig, now: float) -> Swept:
     for row in idle:
         move(db, row["turn_id"], dropped(DropReason.NO_EVIDENCE))
     # A turn that is recorded after all brings its arrival along again.
-    forgotten = db.execute(
+    forgotten = db.rows(
         "DELETE FROM arrivals WHERE turn_id IN"
-        " (SELECT turn_id FROM arrivals WHERE recorded = 0 AND noted_at < ? ORDER BY noted_at LIMIT ?)",
+        " (SELECT turn_id FROM arrivals WHERE recorded = 0 AND noted_at < ? ORDER BY noted_at LIMIT ?)"
+        " RETURNING owner, session, implicit",
         since,
         BATCH,
     )
-    return Swept(no_evidence=len(idle), arrivals=forgotten, leases=expire(db, now))
+    for row in forgotten:
+        if row["implicit"]:
+            permission.session_is_gone(db, row["owner"], row["session"])
+    return Swept(no_evidence=len(idle), arrivals=len(forgotten), leases=expire(db, now))
 
 
 def prune(db: Database, config: LedgerConfig) -> int:
@@ -70,6 +74,7 @@ def prune(db: Database, config: LedgerConfig) -> int:
     _prune_history(db)
     _prune_targets(db, safe_step)
     vitals.prune_orphans(db)
+    permission.prune(db, BATCH)
     cutoff = db.scalar(
         "SELECT seq FROM turns WHERE state IN ('trained', 'dropped') ORDER BY seq DESC LIMIT 1 OFFSET ?",
         config.keep_finished_turns,
@@ -115,7 +120,7 @@ def expire_text(db: Database, config: LedgerConfig, before: float) -> int:
 
 def retire(db: Database, turn_id: TurnId) -> None:
     """Counts a finished turn and deletes it."""
-    row = db.one("SELECT owner, state, reason, step FROM turns WHERE turn_id = ?", turn_id)
+    row = db.one("SELECT owner, session, implicit, state, reason, step FROM turns WHERE turn_id = ?", turn_id)
     assert row is not None
     db.execute(
         "INSERT INTO pruned (state, reason, n) VALUES (?, ?, 1) ON CONFLICT (state, reason) DO UPDATE SET n = n + 1",
@@ -126,6 +131,8 @@ def retire(db: Database, turn_id: TurnId) -> None:
     for table in _OF_A_TURN:
         db.execute(f"DELETE FROM {table} WHERE turn_id = ?", turn_id)
     vitals.orphan(db, turn_id)
+    if row["implicit"]:
+        permission.session_is_gone(db, row["owner"], row["session"])
     if row["step"] is not None:
         db.execute(
             "INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)",
