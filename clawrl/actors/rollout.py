@@ -32,6 +32,7 @@ from clawrl.actors.snapshot_reader import HeadReader
 from clawrl.config import Deployment
 from clawrl.engine.choose import make_engine
 from clawrl.judging.teacher import Teacher
+from clawrl.judging.trouble import Trouble, or_trouble
 from clawrl.ledger.codec import Codec
 from clawrl.ledger.journal import Journal
 from clawrl.ledger.screening import for_a_journal
@@ -132,9 +133,9 @@ class Rollout:
     async def ready(self) -> bool:
         return True
 
-    async def teach(self, request: TeacherRequest) -> TeacherTargets:
+    async def teach(self, request: TeacherRequest) -> TeacherTargets | Trouble:
         """The serving policy as a hinted teacher of itself."""
-        return await self._teacher.targets(request)
+        return await or_trouble(self._teacher.targets(request))
 
     def stats(self) -> dict[str, Any]:
         return {

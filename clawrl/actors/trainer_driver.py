@@ -19,6 +19,7 @@ from clawrl.actors.seats import SeatWatch
 from clawrl.config import Deployment
 from clawrl.metrics.tracking import Progress, Seen, Tracker
 from clawrl.metrics.writers import writers
+from clawrl.privacy.logs import redact_logs_by
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
@@ -34,6 +35,7 @@ _LAST_ROWS_S = 5.0
 
 class TrainerDriver:
     def __init__(self, deployment: Deployment) -> None:
+        redact_logs_by(deployment.privacy.redaction)
         self._deployment = deployment
         self._coordinator = Coordinator(deployment.name)
         self._stopping = threading.Event()
