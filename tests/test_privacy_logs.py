@@ -141,5 +141,7 @@ def test_a_method_that_quotes_a_turn_is_not_logged() -> None:
 
 
 def test_a_line_of_a_journal_that_cannot_be_read_is_not_logged() -> None:
-    text = json.dumps({"owner": "ann", "turn": base64.b64encode(json.dumps({SECRET: 1}).encode()).decode()}).encode()
+    text = json.dumps(
+        {"owner": "ann", "turn": base64.b64encode(json.dumps({"finish_reason": SECRET}).encode()).decode()}
+    ).encode()
     assert _turn(Codec(PlainVault()), b"%08x %s\n" % (zlib.crc32(text), text)) is None
