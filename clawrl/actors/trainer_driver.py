@@ -144,7 +144,8 @@ class TrainerDriver:
         gpus = asked.num_gpus
         return TorchTrainer(
             train_loop,
-            train_loop_config={"deployment": self._deployment.model_dump()},
+            # Ray Train keeps it with the run, and its dashboard shows it.
+            train_loop_config={"deployment": self._deployment.without_keys().model_dump()},
             torch_config=TorchConfig(
                 backend="nccl" if gpus else "gloo", timeout_s=math.ceil(training.collective_timeout_s)
             ),
