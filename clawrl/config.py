@@ -157,6 +157,10 @@ class Deployment(StrictConfig):
                 )
         return self
 
+    def without_keys(self) -> "Deployment":
+        """For who serves nobody, and whose settings are shown or written down by others."""
+        return self.model_copy(update={"serving": self.serving.without_keys()})
+
     @property
     def judge_model(self) -> ModelConfig:
         return self.judge.model or self.policy.model

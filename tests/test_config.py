@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -381,6 +382,27 @@ def test_the_gpus_type_and_custom_resources_reach_serve_and_train(
     assert scaling.accelerator_type == "L4"
     ranks = scaling._resources_per_worker_not_none
     assert ranks["GPU"] == 1 and ranks["training"] == 1 and "accelerator_type:L4" in ranks
+
+
+def test_no_key_is_in_what_ray_train_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {
+        "serving__api_key": "operators-secret",
+        "serving__users": [{"name": "ann", "key": "anns-secret"}],
+        "serving__console": {"key": "consoles-secret"},
+    }
+    args = Deployment.model_validate(_args(tmp_path, **keys))
+    assert json.dumps(args.model_dump(mode="json")).count("-secret") == 3
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(ray.train.torch, "TorchTrainer", lambda *_, **given: settings.update(given))
+    driver = object.__new__(TrainerDriver)
+    driver._deployment = args
+    driver._trainer()
+    assert "-secret" not in repr(settings) and "'ann'" not in repr(settings)
+    # What the ranks make of it differs in nothing else.
+    told = Deployment.model_validate(settings["train_loop_config"]["deployment"])
+    assert told == args.without_keys() and told.trainer == args.trainer and told.privacy == args.privacy
+    fields = {name for name, value in args.serving if value != getattr(told.serving, name)}
+    assert fields == {"api_key", "users", "console"}
 
 
 def test_ranks_must_wait_for_each_other_longer_than_a_publish_may_take(

@@ -169,6 +169,23 @@ def the_graph_keeps_its_annotations(modules: list[Module]) -> list[str]:
     return [f"{m.path} defers its annotations" for m in modules if m.path == "graph.py" and "__future__" in imports(m)]
 
 
+def every_process_redacts_its_logs(modules: list[Module]) -> list[str]:
+    """Whatever is handed to Serve, Ray or Ray Train to be run in a process of its own says so first."""
+    started, redact = set(), set()
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) and node.args:
+                called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+                first = node.args[0]
+                if called in ("deployment", "_detached", "TorchTrainer") and isinstance(first, ast.Name):
+                    started.add(first.id)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+                if names & {"redact_logs", "redact_logs_by"}:
+                    redact.add(node.name)
+    return [f"{name} does not call redact_logs" for name in sorted(started - redact)]
+
+
 RULES: dict[Callable[[list[Module]], list[str]], Module] = {
     loss_imports_torch_and_nothing_of_ours: Module("loss/x.py", "from clawrl.messages import Turn\n"),
     only_actors_and_named_edges_import_ray: Module("training/x.py", "def f() -> None:\n    import ray.train\n"),
@@ -178,6 +195,9 @@ RULES: dict[Callable[[list[Module]], list[str]], Module] = {
     files_are_short: Module("actors/x.py", "x = 1\n" * 301),
     nothing_prints: Module("ledger/x.py", "def f() -> None:\n    print('here')\n"),
     every_file_states_its_contract: Module("ledger/x.py", "x = 1\n"),
+    every_process_redacts_its_logs: Module(
+        "graph.py", "class Other:\n    pass\n\n\nserve.deployment(Other, name='x')\n"
+    ),
     the_graph_keeps_its_annotations: Module("graph.py", "from __future__ import annotations\n"),
 }
 

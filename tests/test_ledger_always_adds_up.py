@@ -1,8 +1,8 @@
 """The counts add up at every moment, also while everything is running: schedules that nobody thought of, and a reader.
 
-The schedule (serve, judge, give feedback, train, checkpoint, roll back, pause, expire, prune, crash) is drawn by
-hypothesis, which looks for the shortest one that breaks something. The reader has a connection of its own and looks all
-the time, between any two commits: whatever it sees adds up, to the turns that were served until then.
+The schedule (serve, judge, give feedback, train, checkpoint, roll back, pause, forget, expire, prune, crash) is drawn
+by hypothesis, which looks for the shortest one that breaks something. The reader has a connection of its own and looks
+all the time, between any two commits: whatever it sees adds up, to the turns that were served until then.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ WEIGHTS = {
     "borrow": 6,
     "take_step": 6,
     "drop_one": 1,
+    "teach": 4,
+    "forget": 2,
+    "expire": 1,
     "roll_back": 2,
     "rewind": 2,
     "tidy": 3,
@@ -200,6 +203,7 @@ def test_one_long_life_goes_through_all_of_it_and_is_looked_at_often() -> None:
     world = live(names, 5)
     assert set(names) == set(WEIGHTS)
     assert world.watches > 50 and world.crashes > 2 and world.runs > 3 and world.rolled_back > 2
+    assert world.forgotten > 2 and world.expired > 2 and world.retaught > 2
 
 
 def _miscounts(ledger: Ledger) -> None:

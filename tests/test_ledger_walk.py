@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ class World:
         self.talks: list[tuple[str | None, str, Talk]] = []
         self.served: list[Turn] = []
         self.evidence: list[str] = []
-        self.late_evidence = self.forgotten = 0
+        self.late_evidence = self.forgotten = self.expired = self.retaught = 0
         self.outcomes: Counter[tuple[FeedbackOutcome, TurnState | None]] = Counter()
         self.runs = 0
         self.weights: set[str] = set()
@@ -238,6 +239,34 @@ class World:
         held = [state for state in HELD if state is not TurnState.LEASED]
         assert all(after.by_state.get(state) == before.by_state.get(state) for state in held)
 
+    def expire(self) -> None:
+        """What was said in turns that were finished a while ago goes; not one of them is lost."""
+        before = self.ledger.counts()
+        while done := self.ledger.expire_text(self.clock.now - self.random.choice([1.0, 10.0, 30.0])):
+            self.expired += done
+        after = self.ledger.counts()
+        assert (after.recorded, after.dropped) == (before.recorded, before.dropped)
+        assert after.by_state.get(TurnState.TRAINED) == before.by_state.get(TurnState.TRAINED)
+        self.note_void_lease()
+
+    def note_void_lease(self) -> None:
+        """A hint that went may have taken a lease along."""
+        lease = self.lease
+        if lease is not None and self.rows(TurnState.LEASED) == []:
+            assert not self.ledger.confirm(lease.lease_id, self.run, self.clock.now)
+            self.lease = None
+
+    def teach(self) -> None:
+        """Without a hint of its own, with what is known from other turns."""
+        for case in self.ledger.awaiting_judgement(3):
+            turn = self.ledger.turn(case.turn_id)
+            assert turn is not None
+            known = self.ledger.known_hints(turn.arrival.owner, None, 2)
+            if known and case.feedback is None:
+                judgement = replace(verdict(case.turn_id, None), hints=())
+                assert self.ledger.judged(judgement, None, taught(known))
+                self.retaught += 1
+
     # The machine.
 
     def crash(self) -> None:
@@ -334,9 +363,10 @@ def test_a_random_life_adds_up_trains_nothing_twice_and_moves_only_legally(tmp_p
 @pytest.mark.parametrize("seed", [4, 5])
 def test_so_does_one_in_which_people_are_forgotten(tmp_path: Path, seed: int) -> None:
     world = World(tmp_path, seed)
-    live(world, 900, (world.forget, 2))
+    live(world, 900, (world.forget, 2), (world.teach, 4), (world.expire, 1))
     world.restart_trainer()
     world.check()
     counts = world.ledger.counts()
     assert counts.dropped[DropReason.FORGOTTEN] > 20 and counts.by_state[TurnState.TRAINED] > 5
     assert world.forgotten > counts.dropped[DropReason.FORGOTTEN], "also of what was dropped or trained before"
+    assert world.expired > 20 and world.retaught > 5

@@ -237,6 +237,26 @@ def test_steps_of_turns_that_were_pruned_long_ago_are_still_told_of_a_user(state
     assert rows(ledger, "trained_on") == 0
 
 
+@pytest.mark.parametrize("keep", [0, 1, 100])
+def test_steps_of_turns_whose_text_expired_are_still_told_of_a_user(state: Path, keep: int) -> None:
+    ledger = opened(state, ledger={"keep_trained_steps": keep})
+    ledger.restored("run", 0)
+    for step in (1, 2, 3):
+        to_queue(ledger, f"t{step}")
+        take_step(ledger, "run", step, 1)
+    ledger.checkpointed("run", 3)
+    # Step 3 is undone, and what it learned from expires as a turn that was dropped.
+    ledger.restored("again", 2)
+    lease = ledger.lease("again", 3, 1, now=0.0, timeout_s=60.0)
+    assert lease is not None and ledger.drop_leased(lease.lease_id, TurnId("t3"), DropReason.MALFORMED)
+    now = max(row.state_at for row in ledger.turns())
+    while ledger.expire_text(now + 1.0):
+        pass
+    report = forgotten(ledger, owner="ann")
+    assert report["found"] and report["steps"] == [1, 2, 3]
+    assert rows(ledger, "trained_on") == 0
+
+
 def test_what_was_dropped_before_becomes_a_count(state: Path) -> None:
     ledger = opened(state)
     ledger.record(said("a", user(SECRET), "x"), DropReason.GREEDY)

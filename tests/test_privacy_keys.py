@@ -7,9 +7,11 @@ import json
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from clawrl.actors.journal_keys import JournalKeys
 from clawrl.privacy import keys as module
 from clawrl.privacy.config import PrivacyConfig
 from clawrl.privacy.keys import EVERYBODY, KeyGone, KeyStore, KeyStoreError, LentKeys, StoredKeys
@@ -170,6 +172,48 @@ def test_lent_keys_seal_a_journal_that_their_owner_opens_and_open_nothing_else(t
     with pytest.raises(KeyGone):
         coordinator.unseal("ann", old)
     assert coordinator.unseal("ann", replica.seal("ann", b"after")) == b"after"
+
+
+def test_the_key_of_a_forgotten_user_leaves_a_replica_when_its_journal_needs_it_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = KeyStore(tmp_path)
+    own = StoredKeys.of(store, "journal")
+    now = [100.0]
+    monkeypatch.setattr("clawrl.privacy.keys.time", SimpleNamespace(monotonic=lambda: now[0]))
+    keys, journal = JournalKeys(coordinator=None), [b"a turn that waits"]  # type: ignore[arg-type]
+    keys.used_by(journal)
+
+    def lend() -> None:
+        keys.lent.lend({owner: own.obtain(owner) for owner in ("ann", "bob", EVERYBODY)})
+
+    lend()
+    secret = own.obtain("ann")[1]
+    old, bobs = keys.vault.seal("ann", b"hello"), keys.vault.seal("bob", b"hello")
+    store.shred("ann")
+    lend()
+    for passed in (1.0, 1_000.0):
+        now[0] += passed
+        lend()
+        keys.drop_unneeded()
+        assert keys.vault.unseal("ann", old) == b"hello", "it waits to be handed in"
+    journal.clear()
+    keys.drop_unneeded()
+    with pytest.raises(KeyGone):
+        keys.vault.unseal("ann", old)
+    assert secret not in keys.lent._all.values() and secret not in keys.vault._ciphers
+    assert keys.vault.unseal("bob", bobs) == b"hello", "those that are lent stay"
+
+
+def test_a_key_that_was_changed_a_moment_ago_may_still_seal_what_is_on_its_way(tmp_path: Path) -> None:
+    own = StoredKeys.of(KeyStore(tmp_path), "journal")
+    keys = JournalKeys(coordinator=None)  # type: ignore[arg-type]
+    keys.used_by([])
+    keys.lent.lend({"ann": own.obtain("ann"), EVERYBODY: own.obtain(EVERYBODY)})
+    sealed = keys.vault.seal("ann", b"hello")
+    keys.lent.lend({EVERYBODY: own.obtain(EVERYBODY)})
+    keys.drop_unneeded()
+    assert keys.vault.unseal("ann", sealed) == b"hello"
 
 
 def test_the_keyring_has_a_name_of_its_own(tmp_path: Path) -> None:

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from clawrl.actors.generation import tasks_for
-from clawrl.ledger import Ledger
+from clawrl.ledger import Ledger, permission
 from clawrl.ledger.codec import Codec, PlainVault
 from clawrl.ledger.journal import Journal, read
 from clawrl.ledger.screening import AsItIs, for_a_journal
 from clawrl.messages import DropReason, SamplingParams, Turn, TurnId, TurnKind, TurnState
+from clawrl.privacy.forgetting import Wanted, forget, run_steps
 from clawrl.serving.auth import KeyRing
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.errors import ApiError
 from clawrl.serving.request import ModelRequest
 from clawrl.serving.sessions import session_facts
-from tests.ledger_kit import reply, user
+from tests.ledger_kit import reply, rows, user
 from tests.privacy_kit import IDS, SECRET, found_in, opened, said
 
 
@@ -126,3 +127,93 @@ def test_a_journal_keeps_no_word_of_them_either(tmp_path: Path) -> None:
     follows = said("b", (*user(SECRET), *reply(SECRET), *user("x")), "y", session="s")
     ledger.record(follows)
     assert ledger.turns()[0].drop_reason is DropReason.NOT_PERMITTED, "the wish holds from the journal on"
+
+
+WHO = [Wanted(owner="ann"), Wanted(owner="ann", session="s"), Wanted(session="s")]
+
+
+@pytest.mark.parametrize("wanted", WHO, ids=["user", "session", "session of all"])
+def test_who_is_forgotten_has_still_said_no(tmp_path: Path, wanted: Wanted) -> None:
+    ledger = opened(tmp_path / "state")
+    speak(ledger, "a", user("hi"), "hello", False, "s")
+    run_steps(ledger, forget(wanted))
+    assert ledger._db.scalar("SELECT count(*) FROM opted_out WHERE owner = 'ann' OR session = 's'") == 0
+    ledger.close()
+    ledger = opened(tmp_path / "state")
+    for number, wish in enumerate([None, None, True, None]):
+        turn = said(f"again{number}", user("hi", str(number)), "hello", session="s", at=9e9 + number)
+        ledger.record(replace(turn, arrival=replace(turn.arrival, train_wish=wish)))
+    assert [row.drop_reason for row in reversed(ledger.turns())] == [DropReason.NOT_PERMITTED] * 2 + [None] * 2
+    assert rows(ledger, "opted_out") == 0, "a yes lifts it"
+    ledger.record(said("other", user("hi"), "hello", session="t", at=9e9))
+    assert ledger.state(TurnId("other")) is TurnState.AWAITING_NEXT
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "from a journal"])
+def test_a_no_that_comes_after_its_session_was_forgotten_still_holds(tmp_path: Path, announced: bool) -> None:
+    ledger = opened(tmp_path / "state")
+    ledger.record(said("a", user("hi"), "hello", session="s"))
+    run_steps(ledger, forget(Wanted(owner="ann", session="s")))
+    late = said("late", user("hi"), "hello", session="s", at=1_001.0)
+    late = replace(late, arrival=replace(late.arrival, train_wish=False, may_train=False))
+    if announced:
+        ledger.arrive(late.arrival)
+    else:
+        ledger.record(late)
+    ledger.record(said("again", user("hi"), "hello", session="s", at=9e9))
+    assert ledger.turns()[0].drop_reason is DropReason.NOT_PERMITTED
+
+
+def aged(ledger: Ledger) -> list[float]:
+    now = [1_000.0]
+    ledger._db.clock = lambda: now[0]
+    return now
+
+
+def test_the_wish_of_a_session_without_a_name_goes_with_its_last_turn(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "state", ledger={"keep_finished_turns": 10, "idle_timeout_s": 50.0})
+    now = aged(ledger)
+    for number in range(30):
+        speak(ledger, f"t{number}", user(f"hi {number}"), "hello", False, None)
+    announced = said("never answered", user("hello"), "", session=None).arrival
+    ledger.arrive(replace(announced, train_wish=False))
+    assert rows(ledger, "opted_out") == 31
+    now[0] += 100.0
+    ledger.sweep(now[0])
+    while ledger.prune():
+        pass
+    assert rows(ledger, "turns") == rows(ledger, "opted_out") == 10
+
+
+def test_the_wish_of_a_named_session_outlives_its_turns_by_a_time_and_is_renewed(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "state", ledger={"keep_finished_turns": 1})
+    now = aged(ledger)
+    speak(ledger, "a", user("hi"), "hello", False, "s")
+    speak(ledger, "b", user("hi"), "hello", False, "t")
+    now[0] += permission.KEEP_S - 10.0
+    speak(ledger, "c", user("hello"), "hello", None, "s")
+    now[0] += 20.0
+    for name in ("d", "e"):
+        speak(ledger, name, user(name), "hello", False, "u")
+    while ledger.prune():
+        pass
+    assert rows(ledger, "turns") == 1, "of the session u"
+    assert rows(ledger, "opted_out") == 2, "that of t is too old, and it has no turns"
+    speak(ledger, "f", user("hello again"), "hello", None, "s")
+    assert ledger.turns()[0].drop_reason is DropReason.NOT_PERMITTED
+    now[0] += 2 * permission.KEEP_S
+    ledger.prune()
+    assert rows(ledger, "opted_out") == 2, "as long as there is a turn of it"
+
+
+def test_the_wishes_of_sessions_without_turns_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permission, "MOST", 3)
+    ledger = opened(tmp_path / "state", ledger={"keep_finished_turns": 1})
+    now = aged(ledger)
+    for number in range(6):
+        now[0] += 1.0
+        speak(ledger, f"t{number}", user("hi"), "hello", False, f"s{number}")
+    while ledger.prune():
+        pass
+    kept = {row["session"] for row in ledger._db.rows("SELECT session FROM opted_out")}
+    assert kept == {"s3", "s4", "s5"}

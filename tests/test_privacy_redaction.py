@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from dataclasses import replace
@@ -68,6 +69,38 @@ def test_wherever_it_stands_the_turn_is_redacted_and_keeps_no_ids(tmp_path: Path
     assert found_in(tmp_path, MAIL, IDS) == []
     ledger.close()
     assert found_in(tmp_path, MAIL, IDS) == []
+
+
+def called(*ids: str) -> tuple[Message, ...]:
+    calls = tuple(ToolCall(id=one, name="send", arguments="{}") for one in ids)
+    results = (Message(role="tool", content="done", tool_call_id=one) for one in ids)
+    return (Message(role="assistant", content="", tool_calls=calls), *results)
+
+
+def test_ids_of_tool_calls_are_redacted_and_each_result_still_names_its_call(tmp_path: Path) -> None:
+    other = "bob.baker@example.com"
+    talk = (*user("send it"), *called(MAIL, other, f"call:{MAIL}", "plain"), *called(other), *user("thanks"))
+    ledger = opened(tmp_path / "state", **PLAIN)
+    turn = said("t", talk, "fine", session="s")
+    ledger.arrive(turn.arrival)
+    ledger.record(turn)
+    assert ledger.turns()[0].drop_reason is DropReason.REDACTED
+    kept = ledger.turn(TurnId("t"))
+    assert kept is not None
+    shown = kept.arrival.messages
+    made = [one.id for message in shown for one in message.tool_calls]
+    assert made == [message.tool_call_id for message in shown if message.role == "tool"]
+    assert made == ["[EMAIL]-1", "[EMAIL]-2", "call:[EMAIL]-3", "plain", "[EMAIL]-2"]
+    ledger.close()
+    assert found_in(tmp_path, MAIL) == found_in(tmp_path, other) == []
+
+
+def test_an_id_alone_gives_a_turn_away_also_that_of_the_answer(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "state", **PLAIN)
+    ledger.record(said("result", (*user("hi"), Message(role="tool", content="ok", tool_call_id=MAIL)), "hello"))
+    ledger.record(replace(said("answer", user("hi"), "hello"), answer=called(MAIL)[0]))
+    assert [row.drop_reason for row in ledger.turns()] == [DropReason.REDACTED] * 2
+    assert found_in(tmp_path, MAIL) == []
 
 
 def test_a_turn_with_nothing_to_hide_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -202,5 +235,6 @@ def test_what_is_looked_at_is_what_is_replaced() -> None:
     )
     for value in (turn, opinion("t", 1.0, "a comment"), replace(verdict("t"), hints=("a hint",), detail="why")):
         replaced: list[str] = []
-        _mapped(value, lambda text, seen=replaced: seen.append(text) or text)
+        note = functools.partial(lambda seen, text: seen.append(text) or text, replaced)
+        _mapped(value, note, note)
         assert sorted(_texts(value)) == sorted(replaced) and len(replaced) >= 1

@@ -103,6 +103,18 @@ def test_side_turns_are_answered_and_never_train(home: House, tmp_path: Path) ->
     assert len(rows) == 4 and {row["drop_reason"] for row in rows} == {"side"}
 
 
+def test_names_of_imported_sessions_say_nothing_of_what_was_said_and_are_noted(home: House, tmp_path: Path) -> None:
+    file = written(tmp_path, TALKS)
+    replay(file, "--side")
+    noted = [json.loads(line) for line in Path(f"{file}.imported").read_text().splitlines() if line]
+    names = sessions(home)
+    assert sorted(entry["session"] for entry in noted) == names and len(names) == 2
+    assert not any(entry["digest"] in name for entry in noted for name in names)
+    Path(f"{file}.imported").unlink()
+    replay(file, "--side")
+    assert len(set(sessions(home))) == 4, "the same conversation again has another name"
+
+
 def test_an_import_that_broke_off_goes_on_where_it_was(home: House, tmp_path: Path) -> None:
     file = written(tmp_path, TALKS)
     # Not worth another attempt: it is told, and the other conversation goes on.

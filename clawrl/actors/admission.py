@@ -29,8 +29,8 @@ class Admission:
     async def reason_against(self, turn: Turn) -> tuple[DropReason, str] | None:
         """From the turn alone: permission and facts first, then the filters. One that takes too long refuses.
 
-        With figures, or with the name of the filter that refused: what that said may quote the conversation, so that it
-        goes to the log and not into the ledger.
+        With figures, or with the name of the filter that refused: what that said may quote the conversation, and is
+        kept nowhere.
         """
         if (reason := drop_reason(turn, self._max_tokens)) is not None:
             return reason, ""
@@ -45,8 +45,9 @@ class Admission:
         if refused is None:
             return None
         reason, said = refused
-        log.info("turn %s does not train: %s", turn.turn_id, said)
-        return reason, said.split()[0].rstrip(":") if reason is DropReason.REFUSED_BY_FILTER else said
+        told = said.split()[0].rstrip(":") if reason is DropReason.REFUSED_BY_FILTER else said
+        log.info("turn %s does not train: %s", turn.turn_id, told)
+        return reason, told
 
     def seen(self, ledger: Ledger, turn: Turn) -> tuple[DropReason, str] | None:
         """What only the ledger knows."""

@@ -10,6 +10,7 @@ from clawrl.actors.coordinator import Coordinator
 from clawrl.actors.judging_desk import JudgeCalls
 from clawrl.actors.ray_metrics import sink_of
 from clawrl.config import Deployment
+from clawrl.judging.trouble import Trouble, answered
 from clawrl.messages import (
     Judgement,
     JudgeRequest,
@@ -30,10 +31,10 @@ class CoordinatorActor(Coordinator):
         teacher = serve.get_deployment_handle("Rollout", app_name=app_name) if live else judge
 
         async def ask_judge(request: JudgeRequest) -> Judgement:
-            return cast(Judgement, await judge.judge.remote(request))
+            return answered(cast(Judgement | Trouble, await judge.judge.remote(request)))
 
         async def ask_teacher(request: TeacherRequest) -> TeacherTargets:
-            return cast(TeacherTargets, await teacher.teach.remote(request))
+            return answered(cast(TeacherTargets | Trouble, await teacher.teach.remote(request)))
 
         async def ask_vitals(request: VitalsRequest) -> ModelVitals:
             return cast(ModelVitals, await judge.vitals.remote(request))

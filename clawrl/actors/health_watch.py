@@ -19,6 +19,7 @@ from typing import Any
 from clawrl.guards.alarms import Alarm, AlarmPanel
 from clawrl.guards.config import AlarmConfig
 from clawrl.guards.repetition import zlib_ratio
+from clawrl.judging.trouble import name_of
 from clawrl.ledger.store import Ledger
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import FinishReason, ModelVitals, TokenIds, Turn, TurnKind, Vitals, VitalsRequest
@@ -119,8 +120,8 @@ class HealthWatch:
                 self._save()
                 await self._mark_good()
                 await self.freeze_if_alarmed()
-        except Exception:
-            log.exception("the vitals of turn %s are missing", turn.turn_id)
+        except Exception as error:
+            log.error("the vitals of turn %s are missing: %s", turn.turn_id, name_of(error))
 
     async def _model_vitals(self, turn: Turn) -> ModelVitals | None:
         """``None`` for turns that are not probed, and when the frozen model does not answer."""
@@ -142,7 +143,7 @@ class HealthWatch:
             async with asyncio.timeout(_TIMEOUT_S):
                 return await self._ask(request)
         except Exception as error:
-            log.warning("the frozen model was not heard on turn %s: %r", turn.turn_id, error)
+            log.warning("the frozen model was not heard on turn %s: %s", turn.turn_id, name_of(error))
             return None
 
     async def _mark_good(self) -> None:

@@ -25,6 +25,7 @@ from clawrl.judging.hints import HintSource, NoHints
 from clawrl.judging.panel import JudgePanel, VerdictJudge
 from clawrl.judging.rewards import RewardError, RewardFunction, reward_function
 from clawrl.judging.teacher import Teacher, TeacherError, check_same_tokenizer
+from clawrl.judging.trouble import Trouble, or_trouble
 from clawrl.judging.vitals import VitalsError, VitalsMeter
 from clawrl.messages import (
     Judgement,
@@ -38,6 +39,7 @@ from clawrl.messages import (
 from clawrl.methods.base import JudgementNeed
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
+from clawrl.privacy.logs import redact_logs_by
 from clawrl.serving.template import ChatRenderer
 from clawrl.weights.fetch import Library, SnapshotUnreachable
 from clawrl.weights.snapshot import base_of
@@ -45,6 +47,7 @@ from clawrl.weights.snapshot import base_of
 
 class Judge:
     async def __init__(self, deployment: Deployment) -> None:  # type: ignore[misc]  # Serve awaits it
+        await asyncio.to_thread(redact_logs_by, deployment.privacy.redaction)
         self._deployment = deployment
         self._engines: list[Engine] = []
         self._library = Library(
@@ -69,13 +72,13 @@ class Judge:
         probes = deployment.guards.alarms.probe_every
         self._meter = VitalsMeter(await self._frozen_policy()) if probes else None
 
-    async def judge(self, request: JudgeRequest) -> Judgement:
-        return await self._panel.judge(request)
+    async def judge(self, request: JudgeRequest) -> Judgement | Trouble:
+        return await or_trouble(self._panel.judge(request))
 
-    async def teach(self, request: TeacherRequest) -> TeacherTargets:
+    async def teach(self, request: TeacherRequest) -> TeacherTargets | Trouble:
         if self._teacher is None:
             raise TeacherError("this judge was started without a teacher: the method needs none, or the policy teaches")
-        return await self._teacher.targets(request)
+        return await or_trouble(self._teacher.targets(request))
 
     async def vitals(self, request: VitalsRequest) -> ModelVitals:
         if self._meter is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from clawrl.config import JudgeArgs
 from clawrl.judging.dispatch import judge_or_abstain, teach_or_mask
+from clawrl.judging.trouble import name_of
 from clawrl.ledger.life import TurnText
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import (
@@ -108,7 +109,7 @@ class JudgingDesk:
         try:
             return self._method.sample(turn, judgement, teacher)
         except Exception as error:
-            log.warning("turn %s makes no sample: %r", turn.turn_id, error)
+            log.warning("turn %s makes no sample: %s", turn.turn_id, name_of(error))
             return DropReason.MALFORMED
 
     def _forget(self, turn_id: str, done: asyncio.Task[None]) -> None:
@@ -132,8 +133,8 @@ class JudgingDesk:
             drop = made if isinstance(made, DropReason) else None
             answered = None if case.feedback is None else case.feedback.given_at
             stands = await self._db.run(lambda ledger: ledger.judged(judgement, drop, teacher, feedback_at=answered))
-        except Exception:
-            log.exception("turn %s could not be settled; it is taken again", case.turn_id)
+        except Exception as error:
+            log.error("turn %s could not be settled, it is taken again: %s", case.turn_id, name_of(error))
             return
         if stands:
             self._judged(judgement)

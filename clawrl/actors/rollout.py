@@ -32,6 +32,7 @@ from clawrl.actors.snapshot_reader import HeadReader
 from clawrl.config import Deployment
 from clawrl.engine.choose import make_engine
 from clawrl.judging.teacher import Teacher
+from clawrl.judging.trouble import Trouble, or_trouble
 from clawrl.ledger.codec import Codec
 from clawrl.ledger.journal import Journal
 from clawrl.ledger.screening import for_a_journal
@@ -42,7 +43,6 @@ from clawrl.metrics.sink import Sink
 from clawrl.models import resolve
 from clawrl.privacy.logs import redact_logs
 from clawrl.privacy.redactor import Redactor, finders_of
-from clawrl.privacy.vault import SealingVault
 from clawrl.serving.pieces import Piece
 from clawrl.serving.template import ChatRenderer
 from clawrl.weights.fetch import Library
@@ -72,9 +72,9 @@ class Rollout:
         privacy, journals = deployment.privacy, deployment.state_path / "journal"
         redactor = await asyncio.to_thread(lambda: Redactor(finders_of(privacy.redaction)))
         redact_logs(redactor)
-        self._journal_keys = JournalKeys(coordinator)
+        self._journal_keys = JournalKeys(coordinator, encrypts=privacy.encrypt)
         await self._journal_keys.start(timeout_s=_JOIN_TIMEOUT_S)
-        codec = Codec(SealingVault(self._journal_keys.lent, encrypts=privacy.encrypt))
+        codec = Codec(self._journal_keys.vault)
         journal = Journal.of_process(
             journals,
             replica,
@@ -82,6 +82,7 @@ class Rollout:
             limit_bytes=int(deployment.serving.journal_mb * 2**20),
             ready=partial(for_a_journal, screen=redactor, keeps_untrainable=privacy.record_untrainable),
         )
+        self._journal_keys.used_by(journal)
         self._recorder = Recorder(coordinator, journal, deployment.serving.ack_timeout_s)
         self._recorder.adopt(journals, codec)
         self._answering = Answering(
@@ -132,9 +133,9 @@ class Rollout:
     async def ready(self) -> bool:
         return True
 
-    async def teach(self, request: TeacherRequest) -> TeacherTargets:
+    async def teach(self, request: TeacherRequest) -> TeacherTargets | Trouble:
         """The serving policy as a hinted teacher of itself."""
-        return await self._teacher.targets(request)
+        return await or_trouble(self._teacher.targets(request))
 
     def stats(self) -> dict[str, Any]:
         return {

@@ -19,6 +19,7 @@ from clawrl.actors.calls import NAMESPACE, coordinator_name, driver_name
 from clawrl.actors.coordinator_actor import CoordinatorActor
 from clawrl.actors.trainer_driver import TrainerDriver
 from clawrl.config import Deployment
+from clawrl.privacy.logs import redact_logs_by
 
 log = logging.getLogger(__name__)
 _CALL_TIMEOUT_S = 20.0
@@ -27,6 +28,7 @@ _STOP_TIMEOUT_S = 45.0
 
 class Supervisor:
     async def __init__(self, deployment: Deployment) -> None:  # type: ignore[misc]  # Serve awaits it
+        await asyncio.to_thread(redact_logs_by, deployment.privacy.redaction)
         self._deployment = deployment
         self._app_name = serve.get_replica_context().app_name
         self._stopping = False

@@ -38,6 +38,7 @@ from clawrl.messages import Lease, PolicyVersion
 from clawrl.methods.custom_loss import with_loss
 from clawrl.methods.registry import build_method
 from clawrl.models import resolve
+from clawrl.privacy.logs import redact_logs_by
 from clawrl.training.checkpointing import Checkpointing
 from clawrl.training.lora import shape_of
 from clawrl.training.model import load_model
@@ -61,6 +62,7 @@ class Asking(Protocol):
 def train_loop(settings: dict[str, Any]) -> None:
     """The function that Ray Train runs on each rank."""
     deployment = Deployment.model_validate(settings["deployment"])
+    redact_logs_by(deployment.privacy.redaction)
     coordinator = Coordinator(deployment.name)
     check_state_folder(deployment, coordinator)
     context, earlier = ray.train.get_context(), ray.train.get_checkpoint()

@@ -19,6 +19,7 @@ from clawrl.actors.seats import SeatWatch
 from clawrl.config import Deployment
 from clawrl.metrics.tracking import Progress, Seen, Tracker
 from clawrl.metrics.writers import writers
+from clawrl.privacy.logs import redact_logs_by
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
@@ -34,6 +35,7 @@ _LAST_ROWS_S = 5.0
 
 class TrainerDriver:
     def __init__(self, deployment: Deployment) -> None:
+        redact_logs_by(deployment.privacy.redaction)
         self._deployment = deployment
         self._coordinator = Coordinator(deployment.name)
         self._stopping = threading.Event()
@@ -142,7 +144,8 @@ class TrainerDriver:
         gpus = asked.num_gpus
         return TorchTrainer(
             train_loop,
-            train_loop_config={"deployment": self._deployment.model_dump()},
+            # Ray Train keeps it with the run, and its dashboard shows it.
+            train_loop_config={"deployment": self._deployment.without_keys().model_dump()},
             torch_config=TorchConfig(
                 backend="nccl" if gpus else "gloo", timeout_s=math.ceil(training.collective_timeout_s)
             ),

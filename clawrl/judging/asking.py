@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from clawrl.engine.protocol import Engine, GenerateRequest
 from clawrl.judging.errors import JudgeError
 from clawrl.judging.text import shorten, transcript, without_reasoning
+from clawrl.judging.trouble import name_of
 from clawrl.messages import JudgeRequest, Message, SamplingParams, TokenIds, TurnId
 from clawrl.serving.template import ChatRenderer
 
@@ -64,7 +65,7 @@ class Asker:
         answers: list[str | None] = []
         for result in results:
             if isinstance(result, Exception):
-                log.warning("a vote on turn %s failed: %s: %s", case.turn_id, type(result).__name__, result)
+                log.warning("a vote on turn %s failed: %s", case.turn_id, name_of(result))
             answers.append(None if isinstance(result, Exception) else self._text(request.prompt_ids, result))
         if all(answer is None for answer in answers):
             raise JudgeError(f"the judge model answered none of {times} times: {results[-1]}")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from clawrl.judging.config import JudgingConfig, TeacherConfig
+from clawrl.judging.trouble import name_of, words_of
 from clawrl.messages import Judgement, JudgeRequest, TeacherRequest, TeacherTargets
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,8 @@ async def judge_or_abstain(
             async with asyncio.timeout(config.timeout_s + hints_timeout_s):
                 return await ask(request)
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            log.warning("judging turn %s failed (attempt %d): %s", request.turn_id, attempt + 1, problem[:300])
+            problem = words_of(error)
+            log.warning("judging turn %s failed (attempt %d): %s", request.turn_id, attempt + 1, name_of(error))
     return Judgement(
         turn_id=request.turn_id,
         verdict=None,
@@ -59,5 +60,5 @@ async def teach_or_mask(
             async with asyncio.timeout(config.timeout_s):
                 return await ask(request)
         except Exception as error:
-            log.warning("teaching turn %s failed (attempt %d): %r", request.turn_id, attempt + 1, error)
+            log.warning("teaching turn %s failed (attempt %d): %s", request.turn_id, attempt + 1, name_of(error))
     return None

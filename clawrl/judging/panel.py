@@ -15,6 +15,7 @@ from typing import Protocol
 
 from clawrl.judging.config import HintsConfig
 from clawrl.judging.hints import HintSource, accept
+from clawrl.judging.trouble import name_of, words_of
 from clawrl.messages import Feedback, Judgement, JudgeRequest
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ class JudgePanel:
             hints = accept(candidates, max_hints=self._config.max_hints, min_chars=self._config.min_chars)
             judgement = replace(judgement, hints=hints)
         except Exception as error:
-            problem = f"no hints: {type(error).__name__}: {error}"[:300]
-            log.warning("turn %s: %s", case.turn_id, problem)
+            problem = f"no hints: {words_of(error)}"[:300]
+            log.warning("turn %s: no hints: %s", case.turn_id, name_of(error))
             judgement = replace(judgement, detail=f"{judgement.detail} ({problem})".strip())
         return replace(judgement, seconds=time.monotonic() - began)
 

@@ -7,7 +7,8 @@ that the trainer's fence refuses the batch. A turn that was on its way is droppe
 
 A turn's words lie in its own rows, in the history of the requests after it in its session, and in the evidence and the
 judgement of the answer before it. So these requests are forgotten with it, and that answer keeps its own text alone and
-trains no more.
+trains no more. They also lie in what teachers of other sessions were told as hints: these turns are taught anew, see
+`clawrl.ledger.unteaching`.
 
 Done in batches, each a transaction, so that serving goes on; what was begun is listed by `remembering.under_way`.
 """
@@ -17,13 +18,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from clawrl.ledger import leases
+from clawrl.ledger import hint_uses, hints, learned, leases
 from clawrl.ledger.blanks import silence_judge, strip
 from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
 from clawrl.ledger.moves import move
+from clawrl.ledger.permission import keep_wishes
 from clawrl.ledger.remembering import Scope, ended, remember
 from clawrl.ledger.states import HELD, dropped
+from clawrl.ledger.unteaching import unteach
 from clawrl.ledger.upkeep import retire
 from clawrl.messages import DropReason, TurnId, TurnState
 
@@ -35,7 +38,7 @@ _NOTHING = 0.0
 class Forgotten:
     """What became of some turns: how many there were, were on their way, and are deleted but for their count.
 
-    ``steps`` learned from their answers; ``evidence_steps`` from the answers that they were evidence for.
+    ``steps`` learned from their answers; ``evidence_steps`` from answers that their words were evidence or hints for.
     """
 
     turns: int = 0
@@ -97,6 +100,8 @@ def some(db: Database, scope: Scope) -> Forgotten | None:
         return None
     # Evidence for an answer that stays can only come from where less than the whole session goes.
     result = _take_back_evidence(db, scope, [row["turn_id"] for row in rows]) if scope.since else Forgotten()
+    if scope.session is not None:
+        result += _take_back_hints(db, [row["turn_id"] for row in rows])
     for row in rows:
         result += _unanswered(db, row["turn_id"]) if row["state"] is None else _forget(db, row["turn_id"])
     return result
@@ -105,25 +110,25 @@ def some(db: Database, scope: Scope) -> Forgotten | None:
 def end(db: Database, scope: Scope) -> Forgotten:
     """Nothing is left of it but what outlives its turns. The steps are those of turns that were pruned long ago."""
     if scope.session is None:
-        db.execute("DELETE FROM hints WHERE owner = ?", scope.owner)
-        db.execute("DELETE FROM opted_out WHERE owner = ?", scope.owner)
-        who = db.codec.pseudonym("owner", scope.owner)
-        steps = db.rows("SELECT step FROM trained_on WHERE who = ?", who)
-        db.execute("DELETE FROM trained_on WHERE who = ?", who)
+        taken_back = Forgotten()
+        for table in ("hints", "hint_uses"):
+            db.execute(f"DELETE FROM {table} WHERE owner = ?", scope.owner)
+        keep_wishes(db, scope.owner, None)
+        steps = learned.take_out(db, scope.owner)
     else:
-        steps = []
+        steps = frozenset()
+        taken_back = _take_back_hints_of_the_pruned(db, scope)
         if not scope.since:
-            db.execute("DELETE FROM hints WHERE owner = ? AND session = ?", scope.owner, scope.session)
-            db.execute("DELETE FROM opted_out WHERE owner = ? AND session = ?", scope.owner, scope.session)
+            keep_wishes(db, scope.owner, scope.session)
     ended(db, scope)
-    return Forgotten(steps=frozenset(row["step"] for row in steps))
+    return taken_back + Forgotten(steps=steps)
 
 
 def _forget(db: Database, turn_id: TurnId) -> Forgotten:
     was = _place(db, turn_id)
     voided = _leave(db, turn_id, was[0], "")
     state, reason, step = _place(db, turn_id)
-    steps = _steps(db, turn_id) | ({step} if step is not None else set())
+    steps = learned.steps_of(db, turn_id) | ({step} if step is not None else set())
     in_flight = state is TurnState.DROPPED and was[0] is not TurnState.DROPPED
     if state in HELD or in_flight or reason is DropReason.FORGOTTEN:
         strip(db, turn_id, keep_judgement=state in HELD)
@@ -167,12 +172,37 @@ def _take_back_evidence(db: Database, scope: Scope, turn_ids: Collection[TurnId]
             parent = row["turn_id"]
             voided = _leave(db, parent, _place(db, parent)[0], "its evidence was forgotten")
             state, _, step = _place(db, parent)
-            for table in ("evidence", "targets", "hints"):
+            for table in ("evidence", "targets", "hint_uses"):
                 db.execute(f"DELETE FROM {table} WHERE turn_id = ?", parent)
+            result += _take_back_hints(db, [parent])
             silence_judge(db, parent, row["owner"], keep=True)
             learned = frozenset() if step is None else frozenset({step})
             result += Forgotten(evidence=1, leases=voided, evidence_steps=learned if state in HELD else frozenset())
     return result
+
+
+def _take_back_hints(db: Database, turn_ids: Collection[TurnId]) -> Forgotten:
+    """What these turns taught others by hints."""
+    for turn_id in turn_ids:
+        hints.forget(db, turn_id)
+    return _untaught(db, hint_uses.of_turns(db, turn_ids))
+
+
+def _take_back_hints_of_the_pruned(db: Database, scope: Scope) -> Forgotten:
+    """Hints outlive their turns."""
+    assert scope.session is not None
+    gone = "owner = ? AND session = ? AND at >= ?"
+    if scope.since:
+        gone += " AND NOT EXISTS (SELECT 1 FROM arrivals a WHERE a.turn_id = {source})"
+    values = (scope.owner, scope.session, scope.since)
+    db.execute(f"DELETE FROM hints WHERE {gone.format(source='hints.turn_id')}", *values)
+    sources = db.rows(f"SELECT DISTINCT source FROM hint_uses WHERE {gone.format(source='hint_uses.source')}", *values)
+    return _untaught(db, hint_uses.of_turns(db, [row["source"] for row in sources]))
+
+
+def _untaught(db: Database, turn_ids: Collection[TurnId]) -> Forgotten:
+    untaught = unteach(db, turn_ids)
+    return Forgotten(leases=untaught.leases, evidence_steps=untaught.steps)
 
 
 def _unanswered(db: Database, turn_id: TurnId) -> Forgotten:
@@ -185,9 +215,3 @@ def _place(db: Database, turn_id: TurnId) -> tuple[TurnState, DropReason | None,
     row = db.one("SELECT state, reason, step FROM turns WHERE turn_id = ?", turn_id)
     assert row is not None
     return TurnState(row["state"]), DropReason(row["reason"]) if row["reason"] else None, row["step"]
-
-
-def _steps(db: Database, turn_id: TurnId) -> set[int]:
-    """Every step that was taken with it, also those that an older checkpoint undid: their versions may still exist."""
-    rows = db.rows("SELECT detail FROM transitions WHERE turn_id = ? AND to_state = 'applied'", turn_id)
-    return {int(row["detail"].split()[1]) for row in rows if row["detail"].startswith("step ")}

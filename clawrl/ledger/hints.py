@@ -20,11 +20,16 @@ KEEP_CONFIRMATIONS = 8
 LATELY = 64
 
 
+def digest_of(db: Database, owner: str, hint: str) -> str:
+    """By which a hint is known."""
+    return db.codec.digest(owner, hashlib.sha256(hint.encode("utf-8", "surrogatepass")).hexdigest()) or ""
+
+
 def remember(db: Database, turn_id: TurnId, owner: str, session: str, hints: Sequence[str]) -> None:
     """The judgement of this turn gives these hints."""
     now = db.clock()
     for hint in hints:
-        digest = db.codec.digest(owner, hashlib.sha256(hint.encode("utf-8", "surrogatepass")).hexdigest())
+        digest = digest_of(db, owner, hint)
         db.execute(
             "INSERT INTO hints (owner, session, digest, turn_id, hint, at) VALUES (?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO NOTHING",

@@ -202,9 +202,9 @@ def _turn(codec: Codec, line: bytes) -> Turn | None:
     try:
         body = json.loads(text)
         return unpack_turn(codec, body["owner"], base64.b64decode(body["turn"]))
-    except Exception:
+    except Exception as error:
         # Whole, but of another release, or for another key: it must not keep the lines after it.
-        log.exception("a line of a journal cannot be read")
+        log.error("a line of a journal cannot be read: %s", type(error).__name__)
         return None
 
 

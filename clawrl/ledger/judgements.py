@@ -1,7 +1,8 @@
 """Verdicts, and whether they may move on to the queue.
 
 The first judgement of a turn counts; one that comes when the turn has moved on is ignored, and so is one
-of a case that a person has added to since: the turn goes on waiting for a judgement of all that was said.
+of a case that a person has added to since: the turn goes on waiting for a judgement of all that was said. So it does
+if its teacher was told a hint that was forgotten meanwhile.
 An abstention never becomes a reward: without a teacher's targets, which teach without one, it drops the
 turn. While submission is paused, judged turns wait as ``judged`` and ``resume`` promotes them, oldest first.
 
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 
-from clawrl.ledger import hints
+from clawrl.ledger import hint_uses, hints
 from clawrl.ledger.cases import judge_request, taken_feedback
 from clawrl.ledger.counts import count_up
 from clawrl.ledger.database import Database
@@ -41,12 +43,16 @@ def judged(
     drop: DropReason | None,
     targets: TeacherTargets | None,
     feedback_at: float | None,
+    reused: Sequence[str] | None = None,
 ) -> bool:
+    """``reused`` are the hints of other turns in the targets, in the words in which `hints.known` told them."""
     turn_id = judgement.turn_id
     if state_of(db, turn_id) is not TurnState.JUDGING:
         return False
     on_file = taken_feedback(db, turn_id)
     if feedback_at != (None if on_file is None else on_file.given_at):
+        return False
+    if reused is not None and not _may_use(db, turn_id, reused):
         return False
     _store(db, judgement, targets)
     _count(db, judgement, 1)
@@ -69,7 +75,7 @@ def reopen(db: Database, turn_id: TurnId, why: str) -> None:
     if earlier is not None:
         _count(db, earlier, -1)
         hints.forget(db, turn_id)
-        for table in ("judgements", "targets"):
+        for table in ("judgements", "targets", "hint_uses"):
             db.execute(f"DELETE FROM {table} WHERE turn_id = ?", turn_id)
     move(db, turn_id, JUDGING, why)
 
@@ -124,6 +130,11 @@ def resume(db: Database) -> int:
     for row in waiting:
         move(db, row["turn_id"], QUEUED, "resumed")
     return len(waiting)
+
+
+def _may_use(db: Database, turn_id: TurnId, reused: Sequence[str]) -> bool:
+    owner = db.scalar("SELECT owner FROM turns WHERE turn_id = ?", turn_id)
+    return hint_uses.note(db, turn_id, owner, reused)
 
 
 def _count(db: Database, judgement: Judgement, by: int) -> None:

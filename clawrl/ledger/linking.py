@@ -29,7 +29,7 @@ from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
 from clawrl.ledger.feedback import lacks_evidence
 from clawrl.ledger.judgements import reopen
-from clawrl.ledger.permission import may_train
+from clawrl.ledger.permission import may_train, note_late
 from clawrl.ledger.remembering import is_forgotten
 from clawrl.ledger.views import Linked
 from clawrl.messages import Arrival, JudgeRequest, TurnId, TurnKind
@@ -40,6 +40,7 @@ def arrive(db: Database, arrival: Arrival) -> Linked:
     if known is not None:
         return Linked(session=known["session"], parent=known["parent"], to_judge=None)
     if arrival.owner != NOBODY and is_forgotten(db, arrival):
+        note_late(db, arrival)
         return Linked(session=arrival.session or "", parent=None, to_judge=None)
     awaiting, parent = _parents(db, arrival)
     if arrival.session is not None:

@@ -30,8 +30,9 @@ HASHES: Mapping[str, tuple[str, ...]] = {
     "arrivals": ("prefix_hash", "messages_hash", "answer_hash", "segment"),
     "turns": ("messages_hash", "reply_hash", "answer_hash"),
     "hints": ("digest",),
+    "hint_uses": ("digest",),
 }
-_HAVE_OWNER = {"arrivals", "turns", "hints"}
+_HAVE_OWNER = {"arrivals", "turns", "hints", "hint_uses"}
 
 
 def protect(db: Database) -> bool:

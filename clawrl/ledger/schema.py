@@ -256,6 +256,7 @@ CREATE TABLE IF NOT EXISTS opted_out (
     at REAL NOT NULL,
     PRIMARY KEY (owner, session)
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS opted_out_by_age ON opted_out (at);
 CREATE TABLE IF NOT EXISTS forgotten (
     who TEXT PRIMARY KEY,
     since REAL NOT NULL,
@@ -270,6 +271,18 @@ CREATE TABLE IF NOT EXISTS trained_on (
     PRIMARY KEY (who, step)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS trained_on_by_step ON trained_on (step);
+CREATE TABLE IF NOT EXISTS hint_uses (
+    turn_id TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    source TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    session TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (turn_id, digest, source)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS hint_uses_by_source ON hint_uses (source);
+CREATE INDEX IF NOT EXISTS hint_uses_by_session ON hint_uses (owner, session);
+CREATE INDEX IF NOT EXISTS hint_uses_by_age ON hint_uses (at);
 CREATE INDEX IF NOT EXISTS arrivals_by_session ON arrivals (owner, session, noted_at);
 CREATE INDEX IF NOT EXISTS evidence_by_source ON evidence (from_turn);
 CREATE INDEX IF NOT EXISTS turns_queued_oldest ON turns (oldest_version, started_at, seq) WHERE state = 'queued';

@@ -158,12 +158,13 @@ class Ledger(Reads, Forgetful):
         """Stores a judgement and a teacher's targets and moves the turn on; false if it was not waiting for this one.
 
         ``feedback_at`` is when the feedback in the judged case was given. A case that a person has added to since is
-        owed a new judgement.
+        owed a new judgement. So is one whose teacher was told hints of other turns that were forgotten meanwhile.
         """
+        reused = None if targets is None or judgement.hints else targets.hints
         judgement = self._gate.screen.judgement(judgement)
         targets = None if targets is None else self._gate.screen.targets(targets)
         with self.transaction():
-            return judgements.judged(self._db, judgement, drop, targets, feedback_at)
+            return judgements.judged(self._db, judgement, drop, targets, feedback_at, reused)
 
     def feedback(self, given: Feedback) -> FeedbackTaken | None:
         """Takes a person's opinion of a turn; ``None`` for a turn that is not (or no longer) known."""

@@ -17,6 +17,7 @@ from clawrl.ledger.counts import count_up
 from clawrl.ledger.database import Database
 from clawrl.ledger.linking import adopt_orphan, arrive
 from clawrl.ledger.moves import log, move
+from clawrl.ledger.permission import note_late
 from clawrl.ledger.remembering import is_forgotten
 from clawrl.ledger.states import AWAITING_NEXT, SERVED, check_move, dropped
 from clawrl.ledger.views import Recorded
@@ -37,6 +38,7 @@ def record(
     if turn.turn_id != turn.arrival.turn_id:
         raise ValueError(f"turn {turn.turn_id} carries the arrival of {turn.arrival.turn_id}")
     if is_forgotten(db, turn.arrival):
+        note_late(db, turn.arrival)
         turn, drop, detail, measured = nobodys_turn(turn), DropReason.FORGOTTEN, "", None
     linked = arrive(db, turn.arrival)
     to_judge: list[JudgeRequest] = [] if linked.to_judge is None else [linked.to_judge]

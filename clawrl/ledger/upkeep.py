@@ -3,15 +3,13 @@
 Both calls do a bounded amount of work, so that neither holds up the turns being served; what is left
 over waits for the next call.
 
-Of a trained turn that is deleted it is kept on in which step it was, by the pseudonym of its owner: who is forgotten
-later is told.
+Of a trained turn whose text is deleted it is kept on in which step it was, see `clawrl.ledger.learned`.
 """
 
 from __future__ import annotations
 
-from clawrl.ledger import vitals
+from clawrl.ledger import hint_uses, learned, permission, vitals
 from clawrl.ledger.blanks import strip
-from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.counts import counter
 from clawrl.ledger.database import Database
@@ -19,11 +17,22 @@ from clawrl.ledger.leases import expire
 from clawrl.ledger.moves import move
 from clawrl.ledger.runs import current_run
 from clawrl.ledger.states import dropped
+from clawrl.ledger.unteaching import unteach
 from clawrl.ledger.versions import KEPT_GOOD_SQL
 from clawrl.ledger.views import Swept
 from clawrl.messages import DropReason, TurnId
 
-_OF_A_TURN = ("turns", "arrivals", "payloads", "evidence", "judgements", "targets", "feedback", "transitions")
+_OF_A_TURN = (
+    "turns",
+    "arrivals",
+    "payloads",
+    "evidence",
+    "judgements",
+    "targets",
+    "hint_uses",
+    "feedback",
+    "transitions",
+)
 BATCH = 5_000
 KEEP_HISTORY = 10_000
 """How many versions, steps, leases and runs are kept: a page of history each, no more."""
@@ -42,13 +51,17 @@ def sweep(db: Database, config: LedgerConfig, now: float) -> Swept:
     for row in idle:
         move(db, row["turn_id"], dropped(DropReason.NO_EVIDENCE))
     # A turn that is recorded after all brings its arrival along again.
-    forgotten = db.execute(
+    forgotten = db.rows(
         "DELETE FROM arrivals WHERE turn_id IN"
-        " (SELECT turn_id FROM arrivals WHERE recorded = 0 AND noted_at < ? ORDER BY noted_at LIMIT ?)",
+        " (SELECT turn_id FROM arrivals WHERE recorded = 0 AND noted_at < ? ORDER BY noted_at LIMIT ?)"
+        " RETURNING owner, session, implicit",
         since,
         BATCH,
     )
-    return Swept(no_evidence=len(idle), arrivals=forgotten, leases=expire(db, now))
+    for row in forgotten:
+        if row["implicit"]:
+            permission.session_is_gone(db, row["owner"], row["session"])
+    return Swept(no_evidence=len(idle), arrivals=len(forgotten), leases=expire(db, now))
 
 
 def prune(db: Database, config: LedgerConfig) -> int:
@@ -61,6 +74,7 @@ def prune(db: Database, config: LedgerConfig) -> int:
     _prune_history(db)
     _prune_targets(db, safe_step)
     vitals.prune_orphans(db)
+    permission.prune(db, BATCH)
     cutoff = db.scalar(
         "SELECT seq FROM turns WHERE state IN ('trained', 'dropped') ORDER BY seq DESC LIMIT 1 OFFSET ?",
         config.keep_finished_turns,
@@ -82,13 +96,15 @@ def prune(db: Database, config: LedgerConfig) -> int:
 def expire_text(db: Database, config: LedgerConfig, before: float) -> int:
     """What was said in turns that were finished before then is deleted; at most a batch, returns how many.
 
-    A trained turn that a trainer could still be sent back to keeps an empty row, and is dropped if that happens.
+    A trained turn that a trainer could still be sent back to keeps an empty row, and is dropped if that happens. What
+    a teacher was told as a hint is as old as the hint.
     """
     safe_step = _safe_step(db, config)
     db.execute("DELETE FROM hints WHERE at < ?", before)
+    untaught = unteach(db, hint_uses.before(db, before, BATCH))
     old = db.rows(
-        "SELECT turn_id, state, step FROM turns WHERE state IN ('trained', 'dropped') AND state_at < ?"
-        " AND NOT (forgotten AND state = 'trained' AND step > ?) ORDER BY seq LIMIT ?",
+        "SELECT turn_id, owner, state, step FROM turns WHERE state IN ('trained', 'dropped') AND state_at < ?"
+        " AND NOT (withheld = 'all' AND state = 'trained' AND step > ?) ORDER BY seq LIMIT ?",
         before,
         safe_step,
         BATCH,
@@ -97,33 +113,30 @@ def expire_text(db: Database, config: LedgerConfig, before: float) -> int:
         if row["state"] == "dropped" or row["step"] <= safe_step:
             retire(db, row["turn_id"])
         else:
+            learned.note(db, row["turn_id"], row["owner"])
             strip(db, row["turn_id"], keep_judgement=True)
-    return len(old)
+    return len(old) + untaught.turns
 
 
 def retire(db: Database, turn_id: TurnId) -> None:
     """Counts a finished turn and deletes it."""
-    row = db.one("SELECT owner, state, reason, step FROM turns WHERE turn_id = ?", turn_id)
+    row = db.one("SELECT owner, session, implicit, state, reason, step FROM turns WHERE turn_id = ?", turn_id)
     assert row is not None
     db.execute(
         "INSERT INTO pruned (state, reason, n) VALUES (?, ?, 1) ON CONFLICT (state, reason) DO UPDATE SET n = n + 1",
         row["state"],
         row["reason"] or "",
     )
+    learned.note(db, turn_id, row["owner"])
     for table in _OF_A_TURN:
         db.execute(f"DELETE FROM {table} WHERE turn_id = ?", turn_id)
     vitals.orphan(db, turn_id)
-    if row["step"] is None:
-        return
-    db.execute(
-        "INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)",
-        max(row["step"], int(counter(db, "pruned_step"))),
-    )
-    if row["owner"] != NOBODY:
+    if row["implicit"]:
+        permission.session_is_gone(db, row["owner"], row["session"])
+    if row["step"] is not None:
         db.execute(
-            "INSERT INTO trained_on (who, step, n) VALUES (?, ?, 1) ON CONFLICT (who, step) DO UPDATE SET n = n + 1",
-            db.codec.pseudonym("owner", row["owner"]),
-            row["step"],
+            "INSERT OR REPLACE INTO counters (name, value) VALUES ('pruned_step', ?)",
+            max(row["step"], int(counter(db, "pruned_step"))),
         )
 
 
@@ -153,4 +166,4 @@ def _prune_history(db: Database) -> None:
         ("leases", "id", " AND status IN ('applied', 'closed')"),
     ):
         db.execute(f"DELETE FROM {table} WHERE {key} <= (SELECT max({key}) FROM {table}) - ?{ended}", KEEP_HISTORY)
-    db.execute("DELETE FROM trained_on WHERE step <= (SELECT max(step) FROM trained_on) - ?", KEEP_HISTORY)
+    learned.prune(db, KEEP_HISTORY)

@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -232,11 +233,24 @@ class LentKeys:
     def __init__(self) -> None:
         self._current: dict[str, tuple[bytes, bytes]] = {}
         self._all: dict[bytes, bytes] = {}
+        # Since when a key is not lent any more.
+        self._earlier: dict[bytes, float] = {}
 
     def lend(self, keys: dict[str, tuple[bytes, bytes]]) -> None:
-        """Earlier ones are kept for what was sealed with them."""
+        """Earlier ones are kept for what was sealed with them, until `drop_earlier`."""
         self._current = dict(keys)
         self._all |= dict(keys.values())
+        lent = {key_id for key_id, _ in keys.values()}
+        now = time.monotonic()
+        self._earlier = {key_id: self._earlier.get(key_id, now) for key_id in self._all if key_id not in lent}
+
+    def drop_earlier(self, unused_s: float) -> bool:
+        """Those that were not lent for so long are gone from memory; whether there were any."""
+        since = time.monotonic() - unused_s
+        gone = [key_id for key_id, at in self._earlier.items() if at <= since]
+        for key_id in gone:
+            del self._all[key_id], self._earlier[key_id]
+        return bool(gone)
 
     def obtain(self, owner: str) -> tuple[bytes, bytes]:
         found = self._current.get(owner) or self._current.get(EVERYBODY)

@@ -15,7 +15,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +36,7 @@ from clawrl.privacy.config import RedactionConfig
 from clawrl.privacy.presidio import PresidioFinder
 from clawrl.privacy.rules import Span, rules_of
 
+_Mapping = Callable[[str], str]
 _REMEMBERED = 20_000
 _SHORTEST_REPEATED = 6
 """Shorter finds are not looked for elsewhere: they would be parts of other words."""
@@ -129,6 +130,7 @@ class _Pass:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self.values: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
 
     def gather(self, value: Any) -> None:
         for text in _texts(value):
@@ -136,7 +138,14 @@ class _Pass:
                 self.values[text[start:end]] = name
 
     def redacted(self, value: Any) -> Any:
-        return _mapped(value, self._text)
+        return _mapped(value, self._text, self._id)
+
+    def _id(self, text: str) -> str:
+        """Of a tool call: its output names the same one, and two that differ still do when nothing is left of them."""
+        redacted = self._text(text)
+        if redacted == text:
+            return text
+        return self._ids.setdefault(text, f"{redacted}-{len(self._ids) + 1}")
 
     def _text(self, text: str) -> str:
         text = self._redactor.text(text)
@@ -173,9 +182,9 @@ def _texts(value: Any) -> Iterator[str]:
             for item in value:
                 yield from _texts(item)
         case Message():
-            yield from filter(None, (value.content, value.reasoning, value.name))
+            yield from filter(None, (value.content, value.reasoning, value.name, value.tool_call_id))
             for call in value.tool_calls:
-                yield call.name
+                yield from filter(None, (call.id, call.name))
                 yield from _json_texts(call.arguments)
         case TemplateInputs():
             for text in (*value.tools, value.arguments):
@@ -208,57 +217,65 @@ def _json_texts(text: str) -> list[str]:
     return seen
 
 
-def _mapped(value: Any, of: Any) -> Any:
-    """A copy with ``of`` applied to every text that people, tools, models or judges wrote."""
+def _mapped(value: Any, of: _Mapping, of_id: _Mapping) -> Any:
+    """A copy with ``of`` applied to every text that people, tools, models or judges wrote; ``of_id`` to calls' ids."""
+
+    def each(part: Any) -> Any:
+        return _mapped(part, of, of_id)
+
     match value:
         case None:
             return None
         case str():
             return of(value) if value else value
         case tuple():
-            return tuple(_mapped(item, of) for item in value)
+            return tuple(each(item) for item in value)
         case ToolCall():
-            return dataclasses.replace(value, name=of(value.name), arguments=_json_mapped(value.arguments, of))
+            return dataclasses.replace(
+                value,
+                id=of_id(value.id) if value.id else value.id,
+                name=of(value.name),
+                arguments=_json_mapped(value.arguments, of),
+            )
         case Message():
             return dataclasses.replace(
                 value,
-                content=_mapped(value.content, of),
-                reasoning=_mapped(value.reasoning, of),
-                tool_calls=_mapped(value.tool_calls, of),
-                name=_mapped(value.name, of),
+                content=each(value.content),
+                reasoning=each(value.reasoning),
+                tool_calls=each(value.tool_calls),
+                tool_call_id=of_id(value.tool_call_id) if value.tool_call_id else value.tool_call_id,
+                name=each(value.name),
             )
         case TemplateInputs():
             return TemplateInputs(
                 tools=tuple(_json_mapped(tool, of) for tool in value.tools), arguments=_json_mapped(value.arguments, of)
             )
         case SamplingParams():
-            return dataclasses.replace(
-                value, stop=_mapped(value.stop, of), json_schema=_json_mapped(value.json_schema, of)
-            )
+            return dataclasses.replace(value, stop=each(value.stop), json_schema=_json_mapped(value.json_schema, of))
         case Arrival():
             return dataclasses.replace(
                 value,
-                history=_mapped(value.history, of),
-                new_messages=_mapped(value.new_messages, of),
-                sent=_mapped(value.sent, of),
-                inputs=_mapped(value.inputs, of),
+                history=each(value.history),
+                new_messages=each(value.new_messages),
+                sent=each(value.sent),
+                inputs=each(value.inputs),
             )
         case Turn():
             return dataclasses.replace(
                 value,
-                arrival=_mapped(value.arrival, of),
-                response_text=_mapped(value.response_text, of),
-                answer=_mapped(value.answer, of),
-                sampling=_mapped(value.sampling, of),
+                arrival=each(value.arrival),
+                response_text=each(value.response_text),
+                answer=each(value.answer),
+                sampling=each(value.sampling),
             )
         case Feedback():
-            return dataclasses.replace(value, comment=_mapped(value.comment, of))
+            return dataclasses.replace(value, comment=each(value.comment))
         case Judgement():
-            return dataclasses.replace(value, hints=_mapped(value.hints, of), detail=_mapped(value.detail, of))
+            return dataclasses.replace(value, hints=each(value.hints), detail=each(value.detail))
     raise TypeError(f"{type(value).__name__} carries no text that is known here")
 
 
-def _json_mapped(text: str, of: Any) -> str:
+def _json_mapped(text: str, of: _Mapping) -> str:
     """JSON text stays JSON: only its strings are looked at, as what they say, not as how they are escaped."""
     try:
         value = json.loads(text)
@@ -268,7 +285,7 @@ def _json_mapped(text: str, of: Any) -> str:
     return text if changed == value else json.dumps(changed)
 
 
-def _json_values(value: Any, of: Any) -> Any:
+def _json_values(value: Any, of: _Mapping) -> Any:
     if isinstance(value, str):
         return of(value) if value else value
     if isinstance(value, list):

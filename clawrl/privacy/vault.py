@@ -52,6 +52,10 @@ class SealingVault:
         except InvalidTag as error:
             raise Altered("what was sealed has been changed, or belongs to another user") from error
 
+    def forget_ciphers(self) -> None:
+        """They hold keys; those that are still there make new ones."""
+        self._ciphers.clear()
+
     def _cipher(self, key: bytes) -> AESGCM:
         if (known := self._ciphers.get(key)) is None:
             if len(self._ciphers) >= 1_000:
@@ -81,5 +85,5 @@ class LedgerVault(SealingVault):
         return self._store.pseudonym(*names)
 
     def shred(self, owner: str) -> bool:
-        self._ciphers.clear()
+        self.forget_ciphers()
         return self._store.shred(owner)

@@ -86,6 +86,11 @@ class ServingConfig(StrictConfig):
         256, gt=0, description="for a slot, or for the newest weights; beyond this a request gets 429 with Retry-After"
     )
 
+    def without_keys(self) -> Self:
+        """Not a key, nor whose they were."""
+        console = self.console.model_copy(update={"key": None})
+        return self.model_copy(update={"api_key": None, "users": (), "console": console})
+
     @model_validator(mode="after")
     def _one_user_a_name(self) -> Self:
         names = [user.name for user in self.users]

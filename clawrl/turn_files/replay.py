@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -148,7 +149,8 @@ class Replay:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def play(self, conversation: Conversation) -> Played:
-        session = f"import-{conversation.digest}-{conversation.number}-{self._attempt}"
+        # Stored readable: it says nothing of the conversation. The progress file knows which one it was.
+        session = f"import-{self._attempt}-{uuid.uuid4().hex[:16]}"
         messages, cut = playable(conversation.messages, self._options.history)
         answers = 0
         try:

@@ -107,7 +107,7 @@ def _forgotten() -> Json:
         "evidence_of": integer("Answers that lost what they were judged by."),
         "leases_voided": integer("Batches that the trainer was lent and may not use any more."),
         "steps": array(integer(), "The training steps that had learned from the answers."),
-        "evidence_steps": array(integer(), "Those that had learned from an answer judged by what was forgotten."),
+        "evidence_steps": array(integer(), "Those that had learned from answers that it was evidence or hints for."),
         "versions": array(integer(), "The policy versions that hold one of these steps."),
         "keys_deleted": integer("How many keys were deleted."),
         "log_emptied": boolean("Nothing stayed in the write-ahead log."),
