@@ -105,3 +105,32 @@ def test_a_rule_of_the_operators_own_hides_its_group_or_all_of_a_match() -> None
 def test_a_rule_that_cannot_be_meant_is_refused(redaction: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         PrivacyConfig.model_validate({"redaction": redaction})
+
+
+def wide(text: str) -> str:
+    """In full-width letters, digits and signs."""
+    return "".join("\u3000" if char == " " else chr(ord(char) + 0xFEE0) for char in text)
+
+
+FOLDED = {
+    "full-width address": (f"write to {wide('ann@example.com')} please", "write to [EMAIL] please"),
+    "soft hyphen": ("I am ann@exam\u00adple.com.", "I am [EMAIL]."),
+    "joiner": ("ann\u200b@example.com", "[EMAIL]"),
+    "no-break spaces": ("card 4111\u00a01111\u00a01111\u00a01111!", "card [CREDIT_CARD]!"),
+    "full-width card": (f"{wide('(4111 1111 1111 1111)')}", f"{wide('(')}[CREDIT_CARD]{wide(')')}"),
+    "arabic digits": ("\u0664" + "\u0661" * 15, "[CREDIT_CARD]"),
+    "dashes": ("4111\u20131111\u20131111\u20131111", "[CREDIT_CARD]"),
+    "iban": ("DE89\u202f3704\u202f0044\u202f0532\u202f0130\u202f00", "[IBAN]"),
+    "longer when folded": ("½ ﬁ ann\uff20example.com \ufdfa", "½ ﬁ [EMAIL] \ufdfa"),
+    "found as it is": ("grüße an ann@example.com", "grüße an [EMAIL]"),
+    "nothing": (f"Straße № 5 \u2013 größer als ½ {wide('123')}", f"Straße № 5 \u2013 größer als ½ {wide('123')}"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_another_way_of_writing_hides_nothing_and_the_rest_stays_as_it_is(name: str) -> None:
+    builtin = ["token", "private_key", "email", "credit_card", "iban"]
+    redactor = Redactor(finders_of(RedactionConfig(builtin=builtin)))  # type: ignore[arg-type]
+    written, wanted = FOLDED[name]
+    assert redactor.text(written) == wanted
+    assert redactor.text(wanted) == wanted

@@ -33,6 +33,7 @@ from clawrl.messages import (
     Withheld,
 )
 from clawrl.privacy.config import RedactionConfig
+from clawrl.privacy.folding import folded, places
 from clawrl.privacy.presidio import PresidioFinder
 from clawrl.privacy.rules import Span, rules_of
 
@@ -116,12 +117,21 @@ class Redactor:
             if (known := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
                 return known
-        spans = tuple(_disjoint(span for finder in self._finders for span in finder.find(text)))
+        spans = tuple(_disjoint(self._found(text)))
         with self._lock:
             self._known[key] = spans
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return spans
+
+    def _found(self, text: str) -> Iterator[Span]:
+        for finder in self._finders:
+            yield from finder.find(text)
+        if (plain := folded(text)) is not None:
+            was = places(text)
+            for finder in self._finders:
+                for start, end, name in finder.find(plain):
+                    yield was[start], was[end - 1] + 1, name
 
 
 class _Pass:
