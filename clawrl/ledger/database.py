@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl.ledger.codec import Codec
-from clawrl.ledger.schema import ADDED, SCHEMA_VERSION, TABLES, UPGRADES
+from clawrl.ledger.schema import ADDED, EARLIER, SCHEMA_VERSION, TABLES, UPGRADES
 
 
 def sync_path(path: Path) -> None:
@@ -77,6 +77,9 @@ class Database:
             if found != SCHEMA_VERSION:
                 self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             self._run(ADDED)
+            for table, script in EARLIER.items():
+                if self.scalar("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", table):
+                    self._run(script)
 
     def _run(self, script: str) -> None:
         for statement in script.split(";"):

@@ -80,6 +80,9 @@ class LedgerVault(SealingVault):
     def pseudonym(self, *names: str) -> str:
         return self._store.pseudonym(*names)
 
+    def has_key(self, owner: str) -> bool:
+        return self._store.existing(owner) is not None
+
     def shred(self, owner: str) -> bool:
         self._ciphers.clear()
         return self._store.shred(owner)
