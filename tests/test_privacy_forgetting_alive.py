@@ -179,6 +179,55 @@ def test_chats_go_on_while_their_user_is_forgotten_and_everybody_can_be_read(tmp
     asyncio.run(run())
 
 
+# Who asked and went away.
+
+
+def test_a_forgetting_goes_on_when_who_asked_for_it_goes_away_and_is_told_to_who_asks_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path / "state").open()
+        await talk(coordinator, 20)
+        asked = asyncio.create_task(coordinator.forget(Wanted(owner="o", asked="first")))
+        while not await coordinator._db.run(lambda ledger: ledger.forgetting_under_way()):
+            await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        async with asyncio.timeout(5):
+            while await coordinator._db.run(lambda ledger: ledger.forgetting_under_way()):
+                await asyncio.sleep(0.01)
+        assert coordinator._keys.existing("o") is None
+        again = await coordinator.forget(Wanted(owner="o", asked="second"))
+        assert (again["found"], again["turns"], again["keys_deleted"]) == (True, 20, 1)
+        assert not (await coordinator.forget(Wanted(owner="o", asked="third")))["found"]
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_forgetting_that_met_with_an_error_is_finished_by_the_next_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path / "state").open()
+        await talk(coordinator, 6)
+        shred = Ledger.shred
+
+        def fails_once(self: Ledger, owner: str) -> bool:
+            monkeypatch.setattr(Ledger, "shred", shred)
+            raise OSError("no space left")
+
+        monkeypatch.setattr(Ledger, "shred", fails_once)
+        with pytest.raises(OSError, match="no space"):
+            await coordinator.forget(Wanted(owner="o"))
+        async with asyncio.timeout(5):
+            while coordinator._keys.existing("o") is not None:
+                await asyncio.sleep(0.01)
+        assert (await coordinator.forget(Wanted(owner="o")))["turns"] == 6
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 # The report.
 
 
@@ -303,7 +352,8 @@ def test_a_ledger_of_an_early_format_4_keeps_what_it_remembers(state: Path) -> N
 
 # Schedules that nobody thought of.
 
-MOVES = ("step", "step", "arrive", "record", "record", "judge", "lease", "crash", "begin", "look")
+MOVES = ("step", "step", "step", "arrive", "record", "record", "judge", "lease", "crash", "begin", "look")
+FIRST = [(move, who, False) for who in ("ann", "bob") for move in ("arrive", "record", "arrive", "record", "judge")]
 WHO = ("ann", "bob")
 
 
@@ -432,7 +482,7 @@ bounded = {"suppress_health_check": list(HealthCheck), "deadline": None, "databa
 def test_in_any_order_nothing_raises_counts_add_up_and_what_is_said_later_is_whole(
     schedule: list[tuple[str, str, bool]],
 ) -> None:
-    party(schedule)
+    party([*FIRST, ("begin", "ann", False), *schedule])
 
 
 @pytest.mark.nightly

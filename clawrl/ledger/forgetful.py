@@ -36,7 +36,7 @@ class Forgetful:
         Nothing if there is no such turn, or nobody with such a session; a session without an owner is everybody's.
         ``asked`` names the call: made again, it goes on with what it began.
         """
-        wanted = self._db.codec.pseudonym("wanted", owner or "", session or "", turn_id or "")
+        wanted = self._wanted(owner, session, turn_id)
         with self.transaction():
             named = [] if session is None or turn_id is not None else self._sessions(owner, session)
             return forgetting.begin(self._db, owner, named, turn_id, Call(wanted=wanted, asked=asked))
@@ -78,6 +78,14 @@ class Forgetful:
             if tell:
                 remembering.tell(self._db, ids)
         return found, self.versions_with(found.steps | found.evidence_steps)
+
+    def told_of(self, *, owner: str | None, session: str | None, turn_id: TurnId | None) -> None:
+        """What was found by `begin_forgetting` with these names, and is over, has been told."""
+        with self.transaction():
+            remembering.told_of(self._db, self._wanted(owner, session, turn_id))
+
+    def _wanted(self, owner: str | None, session: str | None, turn_id: TurnId | None) -> str:
+        return self._db.codec.pseudonym("wanted", owner or "", session or "", turn_id or "")
 
     def shred(self, owner: str) -> bool:
         """The key of this owner is gone for good, on disk and in memory; false where there is none."""

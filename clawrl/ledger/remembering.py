@@ -106,6 +106,10 @@ def tell(db: Database, ids: Iterable[int]) -> None:
         db.execute("UPDATE forgettings SET told = 1 WHERE id = ?", each)
 
 
+def told_of(db: Database, wanted: str) -> None:
+    db.execute("UPDATE forgettings SET told = 1 WHERE wanted = ? AND owner IS NULL", wanted)
+
+
 def extend(db: Database, scope: Scope) -> None:
     """Until now, and all that came until now is gone."""
     db.execute("UPDATE forgettings SET until = max(until, ?) WHERE id = ?", db.clock(), scope.id)

@@ -51,14 +51,17 @@ class RunsSteps(Protocol):
     def run_alone(self, function: Callable[[Ledger], Any]) -> Awaitable[Any]: ...
 
 
-def forget(wanted: Wanted) -> Steps:
-    """The report says what was there, what became of it, and which steps and versions had learned from it."""
+def forget(wanted: Wanted, *, tell: bool = True) -> Steps:
+    """The report says what was there, what became of it, and which steps and versions had learned from it.
+
+    Without ``tell`` who asks for the same is told it again, until `Ledger.told_of`.
+    """
     begun: Begun = yield Step(
         run=lambda ledger: ledger.begin_forgetting(
             owner=wanted.owner, session=wanted.session, turn_id=wanted.turn_id, asked=wanted.asked
         )
     )
-    return (yield from _finish(begun.scopes, begun.ids, tell=True))
+    return (yield from _finish(begun.scopes, begun.ids, tell=tell))
 
 
 def resume() -> Steps:
