@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,12 +11,16 @@ from typing import Any
 import yaml
 
 from clawrl.client import ApiClient
-from clawrl.config import read_deployment
-from clawrl.ledger import LedgerFileError
+from clawrl.config import Deployment, read_deployment
+from clawrl.ledger import Ledger, LedgerFileError
+from clawrl.ledger.codec import Codec
 from clawrl.ledger.folder import FolderInUse, hold
+from clawrl.messages import Turn
 from clawrl.privacy.forgetting import forget, resume, run_steps
-from clawrl.privacy.keys import KeyStoreError
+from clawrl.privacy.keys import JOURNAL, KeyStore, KeyStoreError, StoredKeys
 from clawrl.privacy.opening import open_keys, open_ledger
+from clawrl.privacy.redactor import Redactor, finders_of
+from clawrl.privacy.vault import SealingVault
 from clawrl.serving.forgetting import wanted
 
 _TIMEOUT_S = 600.0
@@ -32,8 +37,12 @@ def forget_by_server(url: str, api_key: str | None, named: Mapping[str, str]) ->
         return client.forget(named)
 
 
-def forget_by_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
-    """In the ledger of a deployment that does not run. Raises `ForgetError`."""
+def forget_by_file(file: Path, named: Mapping[str, str], *, lost_keys: bool = False) -> dict[str, Any]:
+    """In the ledger of a deployment that does not run. Raises `ForgetError`.
+
+    Also what lies in journals here, which is taken in before. With ``lost_keys`` what its keys do not open is deleted,
+    and nothing need be named.
+    """
     try:
         deployment = read_deployment(file)
     except (OSError, ValueError, LookupError, TypeError, StopIteration, yaml.YAMLError) as error:
@@ -46,15 +55,43 @@ def forget_by_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
     except FolderInUse as error:
         raise ForgetError(f"{error}; or ask the running one: leave --deployment out and name its --url") from error
     what = wanted(user=named.get("user"), session=named.get("session"), turn_id=named.get("turn_id"))
+    privacy = deployment.privacy
     try:
-        keys = open_keys(state, deployment.privacy)
-        with open_ledger(state, deployment.ledger, deployment.privacy, keys=keys) as ledger:
+        keys, redactor = open_keys(state, privacy), Redactor(finders_of(privacy.redaction))
+        with open_ledger(
+            state, deployment.ledger, privacy, keys=keys, redactor=redactor, accept_loss=lost_keys
+        ) as ledger:
+            take_in_journals(deployment, keys, ledger)
             run_steps(ledger, resume())
             return run_steps(ledger, forget(what))
     except (LedgerFileError, KeyStoreError, ValueError, sqlite3.Error) as error:
         raise ForgetError(f"the ledger in {state} cannot be used: {error}") from error
     finally:
         held.release()
+
+
+def take_in_journals(deployment: Deployment, keys: KeyStore, ledger: Ledger) -> None:
+    """What replicas left behind, as a coordinator would. Raises `ForgetError` where that cannot be done."""
+    folder = deployment.state_path / "journal"
+    if not any(folder.glob("*.journal")):
+        return
+    from clawrl.actors.admission import Admission
+    from clawrl.actors.recording import take_in_orphans
+
+    admission = Admission(deployment)
+
+    async def record(turn: Turn) -> None:
+        against = await admission.reason_against(turn)
+        reason, detail = against or admission.seen(ledger, turn) or (None, "")
+        ledger.record(turn, reason, detail)
+
+    vault = SealingVault(StoredKeys.of(keys, JOURNAL), encrypts=deployment.privacy.encrypt)
+    asyncio.run(take_in_orphans(folder, Codec(vault), record))
+    if left := sorted(folder.glob("*.journal")):
+        raise ForgetError(
+            f"{left[0]} holds turns that could not be taken in: a replica still runs here, or the log above says why; "
+            "nothing was forgotten"
+        )
 
 
 def told(report: Mapping[str, Any]) -> Iterator[str]:

@@ -42,7 +42,7 @@ from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import Arrival, Feedback, Message, PolicyVersion, Turn, TurnId, WeightManifest, Withheld
 from clawrl.methods.base import Method
 from clawrl.metrics.sink import NOTHING, Sink
-from clawrl.privacy.keys import StoredKeys
+from clawrl.privacy.keys import JOURNAL, StoredKeys
 from clawrl.privacy.opening import open_keys, open_ledger
 from clawrl.privacy.redactor import Redactor, finders_of
 from clawrl.privacy.vault import SealingVault
@@ -88,7 +88,7 @@ class Coordinator(CheckpointCalls, VersionCalls, PrivacyCalls, MetricsCalls):
             self._trainer,
             self._queue_grew.set,
         )
-        codec = Codec(SealingVault(StoredKeys.of(self._keys, "journal"), encrypts=privacy.encrypt))
+        codec = Codec(SealingVault(StoredKeys.of(self._keys, JOURNAL), encrypts=privacy.encrypt))
         self._journals = JournalDesk(state / "journal", codec, self.record)
         self._began_at = time.time()
         self._one_forgetting = asyncio.Lock()

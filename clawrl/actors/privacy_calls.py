@@ -19,7 +19,7 @@ from clawrl.config import Deployment
 from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import Arrival, Turn
 from clawrl.privacy.forgetting import Wanted, await_steps, forget, resume
-from clawrl.privacy.keys import EVERYBODY, KeyStore, StoredKeys
+from clawrl.privacy.keys import EVERYBODY, JOURNAL, KeyStore
 from clawrl.privacy.redactor import Redactor
 from clawrl.serving.auth import owners_of
 
@@ -43,16 +43,16 @@ class PrivacyCalls:
 
     async def journal_keys(self, known: str) -> tuple[str, dict[str, tuple[bytes, bytes]]] | None:
         """What journals are sealed with, by owner; ``None`` if the replica has it already. Their only use is that."""
-        if not self._deployment.privacy.encrypt or self._state_of_keys() == known:
+        if not self._deployment.privacy.encrypt or self._state_of_keys(self._keys.generation) == known:
             return None
 
-        def lend() -> dict[str, tuple[bytes, bytes]]:
-            keys = StoredKeys.of(self._keys, "journal")
-            owners = {*owners_of(self._deployment.serving), *self._keys.owners(), EVERYBODY}
-            return {owner: keys.obtain(owner) for owner in owners}
+        def lend() -> tuple[str, dict[str, tuple[bytes, bytes]]]:
+            # At one moment: who is forgotten meanwhile must not get a new key by this.
+            generation, keys = self._keys.of_all([*owners_of(self._deployment.serving), EVERYBODY])
+            lent = {owner: (key.id, key.derived(JOURNAL)) for owner, key in keys.items()}
+            return self._state_of_keys(generation), lent
 
-        lent = await asyncio.to_thread(lend)
-        return self._state_of_keys(), lent
+        return await asyncio.to_thread(lend)
 
     async def forget(self, wanted: Wanted) -> dict[str, Any]:
         """Deletes what was said; see `clawrl.ledger.forgetting`. The report names the steps that learned from it."""
@@ -102,5 +102,5 @@ class PrivacyCalls:
                 await self._db.run_alone(lambda ledger: ledger.empty_log())
         await self._finish_forgetting()
 
-    def _state_of_keys(self) -> str:
-        return f"{self._keys.keyring}-{id(self._keys)}-{self._keys.generation}"
+    def _state_of_keys(self, generation: int) -> str:
+        return f"{self._keys.keyring}-{id(self._keys)}-{generation}"

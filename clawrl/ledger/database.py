@@ -48,6 +48,8 @@ class Database:
         self.codec = codec
         self.clock = clock
         self.keeps_untrainable = True
+        # What has to be written with whatever is.
+        self.before_commit: Callable[[], None] = lambda: None
         self._depth = 0
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
         self._connection.row_factory = sqlite3.Row
@@ -97,8 +99,10 @@ class Database:
         self._depth = depth + 1
         try:
             yield
-            if depth == 0 and not self._connection.in_transaction:
-                raise LedgerFileError("the transaction was rolled back")
+            if depth == 0:
+                if not self._connection.in_transaction:
+                    raise LedgerFileError("the transaction was rolled back")
+                self.before_commit()
             self._connection.execute("COMMIT" if depth == 0 else f"RELEASE level{depth}")
         except BaseException:
             if self._connection.in_transaction:

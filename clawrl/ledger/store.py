@@ -42,6 +42,7 @@ from clawrl.ledger.codec import Codec, KeyedVault, PlainVault, Vault
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.database import Database
 from clawrl.ledger.forgetful import Forgetful
+from clawrl.ledger.lost_keys import KeysSeen
 from clawrl.ledger.protecting import protect
 from clawrl.ledger.reads import Reads
 from clawrl.ledger.screening import AsItIs, Gate, Screen
@@ -78,7 +79,8 @@ from clawrl.messages import (
 class Ledger(Reads, Forgetful):
     """The ledger in the file at ``path``, made if it is not there.
 
-    ``keeps_untrainable``: whether turns of people who opted out are stored with their text.
+    ``keeps_untrainable``: whether turns of people who opted out are stored with their text. ``accept_loss``: what
+    cannot be read with these keys counts as forgotten, also where they are older than the ledger.
     """
 
     def __init__(
@@ -90,13 +92,15 @@ class Ledger(Reads, Forgetful):
         vault: Vault | KeyedVault | None = None,
         screen: Screen | None = None,
         keeps_untrainable: bool = True,
+        accept_loss: bool = False,
     ) -> None:
         self._config = config
         codec = Codec(vault or PlainVault())
         self._gate = Gate(screen or AsItIs(), codec)
         self._db = Database(Path(path), codec, clock)
         self._db.keeps_untrainable = keeps_untrainable
-        protect(self._db)
+        protect(self._db, accept_loss=accept_loss)
+        self._db.before_commit = KeysSeen(self._db)
 
     def transaction(self) -> AbstractContextManager[None]:
         return self._db.transaction()
@@ -146,7 +150,8 @@ class Ledger(Reads, Forgetful):
         return cases.judge_request(self._db, turn_id)
 
     def awaiting_judgement(self, limit: int | None = None) -> list[JudgeRequest]:
-        return judgements.awaiting_judgement(self._db, limit)
+        with self.transaction():
+            return judgements.awaiting_judgement(self._db, limit)
 
     def judged(
         self,

@@ -71,9 +71,11 @@ def load(db: Database, turn_id: TurnId) -> Turn | None:
     return None if row is None else _turn(db, row)
 
 
-def load_leased(db: Database, lease_id: str) -> list[Turn]:
-    rows = db.rows(f"{_TURN} WHERE t.state = 'leased' AND t.lease_id = ? AND NOT t.forgotten ORDER BY t.seq", lease_id)
-    return [_turn(db, row) for row in rows]
+def leased(db: Database, lease_id: str) -> list[TurnId]:
+    rows = db.rows(
+        "SELECT turn_id FROM turns WHERE state = 'leased' AND lease_id = ? AND NOT forgotten ORDER BY seq", lease_id
+    )
+    return [row["turn_id"] for row in rows]
 
 
 def latest(db: Database, owner: str, session: str) -> TurnId | None:

@@ -83,6 +83,18 @@ class LedgerVault(SealingVault):
     def has_key(self, owner: str) -> bool:
         return self._store.existing(owner) is not None
 
+    def is_current(self, owner: str, sealed: bytes) -> bool:
+        if not sealed.startswith(SEALED_MARK):
+            return True
+        key = self._store.existing(owner)
+        return key is not None and key.id == sealed[len(SEALED_MARK) : _HEAD]
+
+    def newest_mark(self) -> str:
+        return self._store.newest_mark()
+
+    def knows(self, mark: str) -> bool:
+        return self._store.knows(mark)
+
     def shred(self, owner: str) -> bool:
         self._ciphers.clear()
         return self._store.shred(owner)
