@@ -228,6 +228,48 @@ def test_a_forgetting_that_met_with_an_error_is_finished_by_the_next_sweep(
     asyncio.run(run())
 
 
+# Keys.
+
+
+def test_a_late_answer_makes_no_new_key(state: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    ledger = opened(state, keys)
+    one_more(ledger, "old")
+    late = said("late", user(SECRET), SECRET, session="s", at=now(ledger))
+    ledger.arrive(late.arrival)
+    unannounced = said("unannounced", user(SECRET), SECRET, session="s", at=now(ledger))
+    run_steps(ledger, forget(Wanted(owner="ann")))
+    for turn in (late, unannounced):
+        assert not ledger.is_duplicate(turn)
+        ledger.arrive(turn.arrival)
+        ledger.record(turn)
+    assert [row.drop_reason for row in ledger.turns(2)] == [DropReason.FORGOTTEN] * 2
+    assert KeyStore(keys.folder).owners() == []
+
+
+@pytest.mark.parametrize("first", ["export", "forget"])
+def test_forgetting_beside_a_sealed_export_leaves_no_new_key(tmp_path: Path, first: str) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path / "state").open()
+        await talk(coordinator, 12)
+        calls = {
+            "export": lambda: coordinator.operator("export", TurnFilter(), None, 50, True),
+            "forget": lambda: coordinator.forget(Wanted(owner="o")),
+        }
+        order = [first, *(name for name in calls if name != first)]
+        tasks = [asyncio.create_task(calls[name]()) for name in order]
+        tasks += [asyncio.create_task(calls["export"]()) for _ in range(8)]
+        lending = [asyncio.create_task(coordinator.journal_keys("")) for _ in range(8)]
+        await asyncio.gather(*tasks, *lending)
+        assert coordinator._keys.existing("o") is None
+        assert "o" not in KeyStore(coordinator._keys.folder).owners()
+        found = await coordinator.journal_keys("")
+        assert found is not None and "o" not in found[1] and await coordinator.journal_keys(found[0]) is None
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 # The report.
 
 

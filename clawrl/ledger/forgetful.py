@@ -12,7 +12,7 @@ from clawrl.ledger.forgetting import Begun
 from clawrl.ledger.forgotten import Forgotten
 from clawrl.ledger.remembering import Call, Scope
 from clawrl.ledger.screening import Gate
-from clawrl.messages import TurnId
+from clawrl.messages import Arrival, Turn, TurnId
 
 
 class Forgetful:
@@ -45,6 +45,17 @@ class Forgetful:
         if owner is not None:
             return [(owner, self._gate.name(owner, session))]
         return people.sessions_called(self._db, self._gate, session)
+
+    # Whoever was forgotten has no key, and what comes late must not make one.
+
+    def _is_refused(self, arrival: Arrival) -> bool:
+        return remembering.is_refused(self._db, self._gate.named(arrival))
+
+    def _stored(self, turn: Turn) -> Turn:
+        return self._gate.turn(turn, late=remembering.is_forgotten(self._db, self._gate.named(turn.arrival)))
+
+    def _keyed(self, turn: Turn) -> Turn:
+        return self._gate.keyed(turn, late=remembering.is_forgotten(self._db, self._gate.named(turn.arrival)))
 
     def forgetting_under_way(self) -> list[Scope]:
         """What was begun and not ended."""

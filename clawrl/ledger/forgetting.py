@@ -24,7 +24,7 @@ from clawrl.ledger import leases, remembering
 from clawrl.ledger.blanks import silence_judge, strip
 from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
-from clawrl.ledger.forgotten import Forgotten
+from clawrl.ledger.forgotten import ASKED, EVIDENCE, NO_KEY, Forgotten
 from clawrl.ledger.moves import move
 from clawrl.ledger.remembering import Call, Scope
 from clawrl.ledger.states import HELD, dropped
@@ -33,10 +33,6 @@ from clawrl.messages import DropReason, TurnId, TurnState
 
 BATCH = 200
 _NOTHING = 0.0
-ASKED = "somebody asked for it"
-EVIDENCE = "its evidence was forgotten"
-NO_KEY = "the key of its owner is gone"
-"""What the log of a turn says of why it was dropped as ``forgotten``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

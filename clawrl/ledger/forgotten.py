@@ -9,6 +9,11 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+ASKED = "somebody asked for it"
+EVIDENCE = "its evidence was forgotten"
+NO_KEY = "the key of its owner is gone"
+"""What the log of a turn says of why it was dropped as ``forgotten``; nothing where it may have been its age."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:

@@ -22,6 +22,7 @@ from typing import Any
 from clawrl.ledger import judgements, staleness, turns
 from clawrl.ledger.codec import KeyGone, pack_stats
 from clawrl.ledger.database import Database
+from clawrl.ledger.forgotten import ASKED
 from clawrl.ledger.judgements import paused
 from clawrl.ledger.moves import move
 from clawrl.ledger.runs import FencedRun, current_run, settle
@@ -222,7 +223,7 @@ def _oldest(db: Database, limit: int, minimum: int, now: float) -> list[TurnId]:
 def _drop_forgotten(db: Database, lease_id: str) -> None:
     """Whoever asks for a step again has not taken it, so that nobody learns from what was forgotten meanwhile."""
     for row in db.rows("SELECT turn_id FROM turns WHERE state = 'leased' AND lease_id = ? AND forgotten", lease_id):
-        move(db, row["turn_id"], dropped(DropReason.FORGOTTEN))
+        move(db, row["turn_id"], dropped(DropReason.FORGOTTEN), ASKED)
 
 
 def _demand_current(db: Database, run_id: str) -> sqlite3.Row:

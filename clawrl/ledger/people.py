@@ -22,11 +22,20 @@ def owners(db: Database, table: str = "arrivals") -> list[str]:
     return [row["owner"] for row in db.rows(_OWNERS.format(table=table), NOBODY)]
 
 
-def sessions_called(db: Database, gate: Gate, session: str) -> list[tuple[str, str]]:
+def sessions_called(db: Database, gate: Gate, session: str, table: str = "arrivals") -> list[tuple[str, str]]:
     """Everybody who has a session that is, or was, called like this, with the name that it has here."""
-    named = [(owner, name) for owner in owners(db) for name in {session, gate.name(owner, session)}]
+    named = [(owner, name) for owner in owners(db, table) for name in {session, gate.name(owner, session)}]
     return [
         (owner, name)
         for owner, name in sorted(named)
-        if db.scalar("SELECT 1 FROM arrivals WHERE owner = ? AND session = ? LIMIT 1", owner, name)
+        if db.scalar(f"SELECT 1 FROM {table} WHERE owner = ? AND session = ? LIMIT 1", owner, name)
     ]
+
+
+def names_of(db: Database, gate: Gate, session: str, owner: str | None) -> list[str]:
+    """What a session of turns that is called like this is called here, of one owner or of all."""
+    if gate.screen.is_clean(session):
+        return [session]
+    if owner is not None:
+        return [gate.name(owner, session)]
+    return sorted({name for _, name in sessions_called(db, gate, session, "turns")}) or [session]

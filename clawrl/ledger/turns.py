@@ -12,9 +12,10 @@ from __future__ import annotations
 import sqlite3
 
 from clawrl.ledger.blanks import blank_turn, nobodys_turn
-from clawrl.ledger.codec import pack_spans, unpack_spans
+from clawrl.ledger.codec import NOBODY, pack_spans, unpack_spans
 from clawrl.ledger.counts import count_up
 from clawrl.ledger.database import Database
+from clawrl.ledger.forgotten import ASKED
 from clawrl.ledger.linking import adopt_orphan, arrive
 from clawrl.ledger.moves import log, move
 from clawrl.ledger.remembering import is_forgotten
@@ -36,8 +37,8 @@ def record(
     """``measured`` is the turn as it was sampled, where that is not what is stored."""
     if turn.turn_id != turn.arrival.turn_id:
         raise ValueError(f"turn {turn.turn_id} carries the arrival of {turn.arrival.turn_id}")
-    if is_forgotten(db, turn.arrival):
-        turn, drop, detail, measured = nobodys_turn(turn), DropReason.FORGOTTEN, "", None
+    if turn.arrival.owner == NOBODY or is_forgotten(db, turn.arrival):
+        turn, drop, detail, measured = nobodys_turn(turn), DropReason.FORGOTTEN, ASKED, None
     linked = arrive(db, turn.arrival)
     to_judge: list[JudgeRequest] = [] if linked.to_judge is None else [linked.to_judge]
     if db.scalar("SELECT 1 FROM turns WHERE turn_id = ?", turn.turn_id):
