@@ -184,7 +184,8 @@ def test_chats_go_on_while_their_user_is_forgotten_and_everybody_can_be_read(tmp
 
 def test_a_forgetting_goes_on_when_who_asked_for_it_goes_away_and_is_told_to_who_asks_again(tmp_path: Path) -> None:
     async def run() -> None:
-        coordinator = Office(tmp_path / "state").open()
+        # No sweep that would finish it.
+        coordinator = Office(tmp_path / "state", ledger__sweep_s=1_000.0).open()
         await talk(coordinator, 20)
         asked = asyncio.create_task(coordinator.forget(Wanted(owner="o", asked="first")))
         while not await coordinator._db.run(lambda ledger: ledger.forgetting_under_way()):

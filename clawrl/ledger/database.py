@@ -88,6 +88,10 @@ class Database:
             if statement.strip():
                 self._connection.execute(statement)
 
+    @property
+    def in_transaction(self) -> bool:
+        return self._depth > 0
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All of what happens inside, or nothing of it."""

@@ -71,6 +71,8 @@ class Forgetful:
 
         Outside a transaction. A crash inside makes `forgetting_under_way` list it again, or all of it is done.
         """
+        if self._db.in_transaction:
+            raise RuntimeError("the rows must be gone from the disk before the key is: call it outside a transaction")
         with self.transaction():
             if not remembering.under_way(self._db, [scope.id]):
                 return
