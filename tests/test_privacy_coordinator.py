@@ -14,13 +14,17 @@ from typer.testing import CliRunner
 
 from clawrl.actors.journal_keys import JournalKeys
 from clawrl.cli import app
-from clawrl.config import Deployment
+from clawrl.config import Deployment, read_deployment
 from clawrl.ledger.codec import Codec
 from clawrl.ledger.journal import Journal
-from clawrl.messages import FinishReason, Message, TurnId
+from clawrl.ledger.looking import TurnFilter
+from clawrl.messages import FinishReason, Message, SamplingParams, TurnId
 from clawrl.privacy.forgetting import Wanted
+from clawrl.privacy.keys import JOURNAL, StoredKeys
+from clawrl.privacy.opening import open_keys, open_ledger
 from clawrl.privacy.vault import SealingVault
 from clawrl.serving.auth import owner_of_user
+from clawrl.serving.config import UserConfig
 from clawrl.serving.forgetting import parse_forget
 from tests.live import tiny_deployment
 from tests.office import Office, talk, turn, until
@@ -121,15 +125,15 @@ def test_the_body_of_a_request_to_forget_names_users_as_the_config_does() -> Non
     assert parse_forget({"turn_id": "t"}) == Wanted(turn_id=TurnId("t"))
 
 
-def a_stopped_deployment(tmp_path: Path) -> tuple[Path, Path]:
+def a_stopped_deployment(tmp_path: Path, **privacy: object) -> tuple[Path, Path]:
     """Its file and its state folder, with a conversation."""
     state = tmp_path / "state"
-    document = tiny_deployment(tmp_path, 1, state_dir=str(state))
+    document = tiny_deployment(tmp_path, 1, state_dir=str(state), privacy=privacy)
     file = tmp_path / "deployment.yaml"
     file.write_text(yaml.safe_dump(document))
 
     async def run() -> None:
-        coordinator = Office(state).open()
+        coordinator = Office(state, privacy=privacy).open()
         await talk(coordinator, 2)
         await coordinator.close()
 
@@ -147,6 +151,54 @@ def test_the_command_forgets_in_a_stopped_deployment(tmp_path: Path) -> None:
     assert report["turns"] == 2 and report["steps"] == []
     again = CliRunner().invoke(app, [*named, "--yes"])
     assert again.exit_code == 1 and "nothing of that here" in again.output
+
+
+@pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "plain"])
+def test_the_command_takes_in_the_journals_that_lie_there(tmp_path: Path, encrypt: bool) -> None:
+    file, state = a_stopped_deployment(tmp_path, encrypt=encrypt)
+    deployment = read_deployment(file)
+    vault = SealingVault(StoredKeys.of(open_keys(state, deployment.privacy), JOURNAL), encrypts=encrypt)
+    journal = Journal(state / "journal" / "dead.journal", Codec(vault), limit_bytes=100_000)
+    greedy = SamplingParams(temperature=0.0)
+    journal.append(turn("late", [Message(role="user", content="the blue anchor")], "an inn", session="s"))
+    journal.append(turn("other", [Message(role="user", content="hi")], "hello", session="t", sampling=greedy))
+    named = ["forget", "--session", "s", "--deployment", str(file), "--json"]
+    held = CliRunner().invoke(app, named)
+    assert held.exit_code == 1 and "could not be taken in" in held.output, "its replica still lives"
+    journal.close()
+    done = CliRunner().invoke(app, named)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["turns"] == 3
+    assert found_in(state, "the blue anchor") == [] and not list((state / "journal").iterdir())
+    with open_ledger(state, deployment.ledger, deployment.privacy) as ledger:
+        assert {row.turn_id: row.drop_reason for row in ledger.turns()}["other"] == "greedy", "as ever"
+
+
+def test_a_session_whose_name_was_redacted_is_found_by_that_name(tmp_path: Path) -> None:
+    async def run() -> None:
+        coordinator = Office(tmp_path / "state", privacy=PRIVATE_RULES).open()
+        for owner, count in (("o", 3), ("p", 2)):
+            for number in range(count):
+                asked = turn(f"{owner}{number}", [Message(role="user", content=f"{number}")], "hello", session=MAIL)
+                await coordinator.record(replace(asked, arrival=replace(asked.arrival, owner=owner)))
+        await talk(coordinator, 2)
+        found = await coordinator.operator("turns", TurnFilter(session=MAIL), None, 100)
+        assert [row["turn_id"] for row in found] == ["p1", "p0", "o2", "o1", "o0"]
+        paged = [await coordinator.operator("turns", TurnFilter(session=MAIL), None, 2)]
+        while paged[-1]:
+            paged.append(await coordinator.operator("turns", TurnFilter(session=MAIL), paged[-1][-1]["seq"], 2))
+        assert [row["turn_id"] for page in paged for row in page] == ["p1", "p0", "o2", "o1", "o0"]
+        hers = await coordinator.operator("turns", TurnFilter(session=MAIL, owner="p"), None, 100)
+        assert [row["turn_id"] for row in hers] == ["p1", "p0"]
+        shown = await coordinator.operator("session", MAIL, None, 100)
+        assert sorted(row["owner"] for row in shown["of"]) == ["o", "p"] and len(shown["turns"]) == 5
+        report = await coordinator.forget(Wanted(session=MAIL))
+        assert report["found"] and report["turns"] == 5
+        assert await coordinator.operator("turns", TurnFilter(session=MAIL), None, 100) == []
+        assert found_in(tmp_path, MAIL) == []
+        await coordinator.close()
+
+    asyncio.run(run())
 
 
 def test_the_command_does_not_touch_a_running_deployment(tmp_path: Path) -> None:
@@ -175,6 +227,13 @@ def test_keys_that_are_not_to_be_had_are_a_problem_of_the_file(tmp_path: Path) -
     assert any(
         problem.startswith("privacy.master_key: NOT_SET") or "privacy.master_key" in problem for problem in problems
     )
+
+
+@pytest.mark.parametrize("name", ["0123456789abcdef", "local", " ann"])
+def test_a_user_whose_name_reads_as_an_owner_id_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="could ask to forget this user by it"):
+        UserConfig(name=name, key="k")
+    assert UserConfig(name="0123456789abcdeg", key="k").name
 
 
 def test_ids_are_searched_for_too(tmp_path: Path) -> None:

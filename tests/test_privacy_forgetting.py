@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawrl.ledger import Ledger
+from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.reach import holding
 from clawrl.ledger.staleness import REWOUND_AT
 from clawrl.messages import DropReason, PolicyVersion, Turn, TurnId, TurnState
@@ -15,6 +16,7 @@ from clawrl.privacy.config import PrivacyConfig
 from clawrl.privacy.forgetting import Wanted, forget, resume, run_steps
 from clawrl.privacy.keys import KeyGone, KeyStore
 from clawrl.privacy.opening import open_keys
+from clawrl.privacy.vault import LedgerVault
 from tests.ledger_kit import ids, opinion, queue, reply, rows, take_step, taught, to_judging, user, verdict
 from tests.privacy_kit import IDS, SECRET, found_in, opened, said
 
@@ -67,10 +69,11 @@ def test_a_forgotten_user_leaves_nothing_and_the_others_all(state: Path) -> None
     assert (state / "ledger.sqlite-wal").exists() is False or (state / "ledger.sqlite-wal").stat().st_size == 0
     assert found_in(state, SECRET, IDS) == []
     # The backup has the rows and no key opens them any more.
-    shutil.rmtree(state)
-    shutil.copytree(backup, state)
-    with opened(state, KeyStore(keys.folder)) as old, pytest.raises(KeyGone):
-        old.turn(TurnId("ann-s-0"))
+    vault = LedgerVault(KeyStore(keys.folder))
+    with Ledger(backup / "ledger.sqlite", LedgerConfig()) as old:
+        for row in old._db.rows("SELECT owner, new_messages FROM arrivals WHERE owner = 'ann'"):
+            with pytest.raises(KeyGone):
+                vault.unseal(row["owner"], row["new_messages"])
 
 
 def test_deleted_rows_are_overwritten_even_where_nothing_is_sealed(state: Path) -> None:

@@ -43,6 +43,7 @@ def test_a_key_is_synced_before_it_is_handed_out(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "fsync", lambda handle: (events.append("sync"), fsync(handle)))
     monkeypatch.setattr(os, "replace", lambda a, b: (events.append("named"), replace(a, b)))
     store.key("ann")
+    assert events.pop(0) == events.pop(0) == "sync", "that there is a change, in a file that is new"
     assert events == ["sync", "named", "sync"], "the content, its name, and the folder that holds the name"
     store.key("ann")
     assert len(events) == 3

@@ -105,7 +105,7 @@ def of_an_earlier_release(path: Path) -> None:
     connection = sqlite3.connect(path)
     for column in ("withheld", "forgotten"):
         connection.execute(f"ALTER TABLE turns DROP COLUMN {column}")
-    for table in ("protection", "opted_out", "forgotten", "trained_on"):
+    for table in ("protection", "opted_out", "forgettings", "keys_seen", "trained_on"):
         connection.execute(f"DROP TABLE {table}")
     connection.execute("PRAGMA user_version=3")
     connection.commit()

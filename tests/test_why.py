@@ -14,7 +14,8 @@ from clawrl.actors.generation import Refused
 from clawrl.config import Deployment
 from clawrl.inspection.why import STATES
 from clawrl.inspection.why_dropped import DROPS as EXPLAINED
-from clawrl.messages import DropReason, JudgeRequest, Lease, TurnState
+from clawrl.messages import DropReason, JudgeRequest, Lease, TurnId, TurnState
+from clawrl.privacy.forgetting import Wanted
 from clawrl.strict import StrictConfig
 from tests.office import Office, says_good, talk
 from tests.operator_kit import DROPS, Dropped, drop, one, run, until
@@ -53,6 +54,27 @@ def test_every_drop_reason_and_every_state_has_an_explanation_and_a_test_that_pr
     assert set(EXPLAINED) == set(DropReason)
     assert set(STATES) == set(TurnState)
     assert {case.reason for case in DROPS} == set(DropReason)
+
+
+def test_a_forgotten_turn_says_whether_somebody_asked_and_whether_it_keeps_its_text(tmp_path: Path) -> None:
+    async def test() -> None:
+        coordinator = Office(tmp_path / "state").open()
+        await talk(coordinator, 3)
+        await coordinator.forget(Wanted(turn_id=TurnId("s-1")))
+        asked, before = await asked_why(coordinator, "s-1"), await asked_why(coordinator, "s-0")
+        assert asked["drop_reason"] == before["drop_reason"] == "forgotten"
+        assert "somebody asked for it" in asked["why"]["sentence"] and "retention" not in asked["why"]["sentence"]
+        assert "its own text is still here" in before["why"]["sentence"] and before["response_text"] == "answer 0"
+        await talk(coordinator, 3, session="t")
+        await until(coordinator, lambda status: status["turns"]["by_state"].get("queued") == 2)
+        coordinator._keys.shred("o")
+        await coordinator.restored("run", 0)
+        assert await coordinator.lease("run", 1, 0.1) is None
+        gone = await asked_why(coordinator, "t-0")
+        assert gone["drop_reason"] == "forgotten" and "key of its user is gone" in gone["why"]["sentence"]
+        await coordinator.close()
+
+    run(test)
 
 
 @pytest.mark.parametrize("case", DROPS, ids=lambda case: case.reason.value)

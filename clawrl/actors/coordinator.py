@@ -11,6 +11,7 @@ Holds no weights and is never in the way of a token: linking and judging happen 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import time
@@ -41,7 +42,7 @@ from clawrl.ledger.writer import LedgerThread
 from clawrl.messages import Arrival, Feedback, Message, PolicyVersion, Turn, TurnId, WeightManifest, Withheld
 from clawrl.methods.base import Method
 from clawrl.metrics.sink import NOTHING, Sink
-from clawrl.privacy.keys import StoredKeys
+from clawrl.privacy.keys import JOURNAL, StoredKeys
 from clawrl.privacy.opening import open_keys, open_ledger
 from clawrl.privacy.redactor import Redactor, finders_of
 from clawrl.privacy.vault import SealingVault
@@ -67,7 +68,7 @@ class Coordinator(CheckpointCalls, VersionCalls, PrivacyCalls, MetricsCalls):
         )
         self._members = weights.Members()
         self._publishing = Publishing(self._members, deployment.publish, self._decide)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._queue_grew = asyncio.Event()
         self._admission = Admission(deployment)
         self._metrics = MetricsDesk(sink, self._db, self._members.describe, lambda: self._health.describe())
@@ -87,9 +88,10 @@ class Coordinator(CheckpointCalls, VersionCalls, PrivacyCalls, MetricsCalls):
             self._trainer,
             self._queue_grew.set,
         )
-        codec = Codec(SealingVault(StoredKeys.of(self._keys, "journal"), encrypts=privacy.encrypt))
+        codec = Codec(SealingVault(StoredKeys.of(self._keys, JOURNAL), encrypts=privacy.encrypt))
         self._journals = JournalDesk(state / "journal", codec, self.record)
         self._began_at = time.time()
+        self._one_forgetting = asyncio.Lock()
         self._spawn(self._finish_forgetting())
         self._spawn(self._desk.take_what_is_owed())
         self._spawn(self._every(5.0, self._desk.take_what_is_owed))
@@ -287,7 +289,9 @@ class Coordinator(CheckpointCalls, VersionCalls, PrivacyCalls, MetricsCalls):
             except Exception:
                 log.exception("background work %s failed", work.__name__)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        # In a context of its own: Ray cancels what it knows by the context of a caller who went away.
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

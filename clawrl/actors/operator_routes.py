@@ -8,7 +8,9 @@ the ingress: Serve binds the routes of a deployment's base classes, too.
 # No `from __future__ import annotations` here: the routes are copied without the names that only annotations use.
 import asyncio
 import json
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
@@ -119,7 +121,8 @@ class OperatorRoutes:
     @router.post("/clawrl/forget")
     async def forget(self, request: Request) -> Any:
         self._keys.operator(request.headers)
-        wanted = parse_forget(await self._fields(request))
+        # Named, so that a call that is made again because the coordinator died is known for the same one.
+        wanted = replace(parse_forget(await self._fields(request)), asked=uuid.uuid4().hex)
         return await self._ask_coordinator("forget", wanted, timeout_s=_FORGET_S)
 
     async def _page(self, request: Request, view: str, *arguments: Any) -> Response:

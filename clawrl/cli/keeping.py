@@ -34,6 +34,9 @@ def forget(
     session: Annotated[str | None, typer.Option(help="With --user that user's only.")] = None,
     turn: Annotated[str | None, typer.Option(help="And the later ones of its session, which repeat it.")] = None,
     deployment: Annotated[Path | None, typer.Option(help="A stopped deployment's file; no server is asked.")] = None,
+    lost_keys: Annotated[
+        bool, typer.Option("--lost-keys", help="With --deployment: what its keys do not open; newer ones are lost.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether it is meant; --json needs it.")] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
@@ -43,14 +46,20 @@ def forget(
     from clawrl.forget import ForgetError, forget_by_file, forget_by_server, told
 
     named = {name: value for name, value in (("user", user), ("session", session), ("turn_id", turn)) if value}
-    if not named or (turn and len(named) > 1):
+    if lost_keys and deployment is None:
+        fail("--lost-keys is about a deployment that does not run: name it by --deployment")
+    if not (named or lost_keys) or (turn and len(named) > 1):
         fail("name what is to be forgotten: --user, --session (of a --user), or --turn")
     if as_json and not yes:
         fail("with --json nobody is asked whether it is meant, and what is deleted does not come back: add --yes")
-    if not yes and not typer.confirm(f"delete {', '.join(named)} {' '.join(named.values())} for good?"):
+    what = f"{', '.join(named)} {' '.join(named.values())}" if named else "whatever its keys do not open"
+    if not yes and not typer.confirm(f"delete {what} for good?"):
         raise typer.Exit(1)
     try:
-        report = forget_by_server(url, api_key, named) if deployment is None else forget_by_file(deployment, named)
+        if deployment is None:
+            report = forget_by_server(url, api_key, named)
+        else:
+            report = forget_by_file(deployment, named, lost_keys=lost_keys)
     except (ForgetError, ApiProblem) as problem:
         fail(str(problem))
     if as_json:
@@ -58,5 +67,5 @@ def forget(
     else:
         for line in told(report):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not report["found"]:
+    if not (report["found"] or lost_keys):
         raise typer.Exit(1)

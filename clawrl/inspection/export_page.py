@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clawrl.inspection.exported import export_row
+from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.life import TurnText
 from clawrl.ledger.looking import TurnFilter
 from clawrl.ledger.store import Ledger
@@ -32,7 +33,8 @@ def read_page(
     ledger: Ledger, wanted: TurnFilter, before: int | None, limit: int, seal_with: KeyStore | None
 ) -> ExportPage:
     page = ledger.find_turns(wanted, before, limit)
-    turns = [(row, ledger.texts_if_any(row.turn_id)) for row in page.rows]
+    # Of who was forgotten there is nothing to read, and nothing that wants a key.
+    turns = [(row, None if row.owner == NOBODY else ledger.texts_if_any(row.turn_id)) for row in page.rows]
     owners = [row.owner for row, text in turns if text is not None]
     seal = None if seal_with is None else RowSeal.of(seal_with, owners)
     return ExportPage(turns=turns, before=page.before, seal=seal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clawrl.inspection.case import Case, Explain, Why, cuts, ended, imposed, method_of, score, short
+from clawrl.ledger.forgotten import ASKED, EVIDENCE, NO_KEY
 from clawrl.messages import DropReason
 
 
@@ -76,10 +77,22 @@ def _redacted(case: Case) -> Why:
 
 
 def _forgotten(case: Case) -> Why:
-    return Why(
-        sentence="What was said was deleted, by `clawrl forget`, so that it can never train.",
-        remedy="Nothing to do: it cannot be brought back.",
-    )
+    if case.detail == EVIDENCE:
+        return Why(
+            sentence="What came after this answer was forgotten (`clawrl forget`), and with it what it was judged by; "
+            "its own text is still here.",
+            remedy="Nothing to do: nobody can say any more how good the answer was.",
+        )
+    if case.detail == ASKED:
+        sentence = "What was said was deleted because somebody asked for it (`clawrl forget`)"
+    elif case.detail == NO_KEY:
+        sentence = "The key of its user is gone: they were forgotten after this copy of the ledger had been made"
+    else:
+        sentence = (
+            "What was said was deleted, because somebody asked for it (`clawrl forget`) or because its time was over "
+            "(privacy.retention_days)"
+        )
+    return Why(sentence=f"{sentence}, so that it can never train.", remedy="Nothing to do: it cannot be brought back.")
 
 
 def _too_long(case: Case) -> Why:

@@ -43,6 +43,14 @@ class SealedBlob(RuntimeError):
     """A blob is sealed and the ledger was opened without its keys."""
 
 
+class KeyGone(RuntimeError):
+    """What is to be read was sealed with a key that is not there: its user was forgotten, or the keys are others."""
+
+
+class Altered(KeyGone):
+    """What is to be read is not what was sealed, or not for this owner."""
+
+
 class Vault(Protocol):
     """What happens to a private blob on its way to disk and back."""
 
@@ -65,6 +73,20 @@ class KeyedVault(Vault, Protocol):
 
     def pseudonym(self, *names: str) -> str:
         """Stands for names where they are only compared; outlives the owner's key."""
+        ...
+
+    def has_key(self, owner: str) -> bool: ...
+
+    def is_current(self, owner: str, sealed: bytes) -> bool:
+        """Whether this is not sealed, or with the key that the owner has now."""
+        ...
+
+    def newest_mark(self) -> str:
+        """Of the newest change to the keys; cheap to ask for."""
+        ...
+
+    def knows(self, mark: str) -> bool:
+        """Whether the keys are as new as this mark."""
         ...
 
     def shred(self, owner: str) -> bool:

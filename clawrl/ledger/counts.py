@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 
-from clawrl.ledger.codec import unpack_stats
+from clawrl.ledger.codec import KeyGone, unpack_stats
 from clawrl.ledger.database import Database
 from clawrl.ledger.views import Counts, JudgeStats, RunRow, StepRow, StepState, TurnRow, VersionReward
 from clawrl.messages import DropReason, TurnKind, TurnState, Verdict
@@ -121,7 +121,11 @@ def step_row(row: sqlite3.Row) -> StepRow:
 
 
 def turn_row(db: Database, row: sqlite3.Row) -> TurnRow:
-    opinion = None if row["opinion"] is None else db.codec.unpack_json(row["owner"], row["opinion"])
+    """Without what the judge said where that cannot be read any more: one row must not hide all others."""
+    try:
+        opinion = None if row["opinion"] is None else db.codec.unpack_json(row["owner"], row["opinion"])
+    except KeyGone:
+        opinion = None
     return TurnRow(
         seq=row["seq"],
         turn_id=row["turn_id"],

@@ -20,7 +20,7 @@ from typing import Any
 
 from clawrl.durable import sync_path
 from clawrl.ledger.codec import Codec
-from clawrl.ledger.schema import ADDED, SCHEMA_VERSION, TABLES, UPGRADES
+from clawrl.ledger.schema import ADDED, EARLIER, SCHEMA_VERSION, TABLES, UPGRADES
 
 
 class LedgerFileError(RuntimeError):
@@ -40,6 +40,8 @@ class Database:
         self.codec = codec
         self.clock = clock
         self.keeps_untrainable = True
+        # What has to be written with whatever is.
+        self.before_commit: Callable[[], None] = lambda: None
         self._depth = 0
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
         self._connection.row_factory = sqlite3.Row
@@ -69,11 +71,18 @@ class Database:
             if found != SCHEMA_VERSION:
                 self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             self._run(ADDED)
+            for table, script in EARLIER.items():
+                if self.scalar("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", table):
+                    self._run(script)
 
     def _run(self, script: str) -> None:
         for statement in script.split(";"):
             if statement.strip():
                 self._connection.execute(statement)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._depth > 0
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -86,8 +95,10 @@ class Database:
         self._depth = depth + 1
         try:
             yield
-            if depth == 0 and not self._connection.in_transaction:
-                raise LedgerFileError("the transaction was rolled back")
+            if depth == 0:
+                if not self._connection.in_transaction:
+                    raise LedgerFileError("the transaction was rolled back")
+                self.before_commit()
             self._connection.execute("COMMIT" if depth == 0 else f"RELEASE level{depth}")
         except BaseException:
             if self._connection.in_transaction:

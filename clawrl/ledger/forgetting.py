@@ -10,21 +10,25 @@ judgement of the answer before it. So these requests are forgotten with it, and 
 trains no more. They also lie in what teachers of other sessions were told as hints: these turns are taught anew, see
 `clawrl.ledger.unteaching`.
 
-Done in batches, each a transaction, so that serving goes on; what was begun is listed by `remembering.under_way`.
+Done in batches, each a transaction, so that serving goes on; what was begun is listed by `remembering.under_way`. Who
+is forgotten may go on talking meanwhile: a batch takes what the ledger knew at the beginning, and `the_rest`, which
+nothing may come between, what came since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import sqlite3
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from clawrl.ledger import hint_uses, hints, learned, leases
+from clawrl.ledger import hint_uses, hints, learned, leases, remembering
 from clawrl.ledger.blanks import silence_judge, strip
 from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
+from clawrl.ledger.forgotten import ASKED, EVIDENCE, NO_KEY, Forgotten
 from clawrl.ledger.moves import move
 from clawrl.ledger.permission import keep_wishes
-from clawrl.ledger.remembering import Scope, ended, remember
+from clawrl.ledger.remembering import Call, Scope
 from clawrl.ledger.states import HELD, dropped
 from clawrl.ledger.unteaching import unteach
 from clawrl.ledger.upkeep import retire
@@ -35,98 +39,113 @@ _NOTHING = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forgotten:
-    """What became of some turns: how many there were, were on their way, and are deleted but for their count.
+class Begun:
+    """``scopes`` are to be worked through; ``ids`` are what the report is about, some of which may be over."""
 
-    ``steps`` learned from their answers; ``evidence_steps`` from answers that their words were evidence or hints for.
+    scopes: tuple[Scope, ...]
+    ids: tuple[int, ...]
+
+
+def begin(
+    db: Database,
+    owner: str | None,
+    named: Sequence[tuple[str, str]],
+    turn_id: TurnId | None,
+    call: Call,
+) -> Begun:
+    """What is to be forgotten; from now on nothing more of it is recorded.
+
+    A turn, or ``named`` sessions by owner and name, or all of an owner, whom nobody need know. Asked again by a
+    ``call`` that lost its answer, it is what that one began. What an earlier call for the same began and told nobody
+    of is part of it.
     """
-
-    turns: int = 0
-    dropped: int = 0
-    deleted: int = 0
-    unanswered: int = 0
-    evidence: int = 0
-    leases: int = 0
-    steps: frozenset[int] = frozenset()
-    evidence_steps: frozenset[int] = frozenset()
-
-    def __add__(self, other: Forgotten) -> Forgotten:
-        return Forgotten(
-            turns=self.turns + other.turns,
-            dropped=self.dropped + other.dropped,
-            deleted=self.deleted + other.deleted,
-            unanswered=self.unanswered + other.unanswered,
-            evidence=self.evidence + other.evidence,
-            leases=self.leases + other.leases,
-            steps=self.steps | other.steps,
-            evidence_steps=self.evidence_steps | other.evidence_steps,
-        )
+    ids = remembering.of_call(db, call)
+    if not ids:
+        ids = remembering.untold(db, call)
+        for each in _wanted(db, owner, named, turn_id):
+            ids.append(remembering.remember(db, *each, call))
+    return Begun(scopes=tuple(remembering.under_way(db, ids)), ids=tuple(ids))
 
 
-def begin(db: Database, owner: str | None, session: str | None, turn_id: TurnId | None) -> list[Scope]:
-    """What is to be forgotten; from now on nothing more of it is recorded. Empty if there is no such turn or session.
-
-    A session without an owner is that of everybody who has one of this name. A user need not be known.
-    """
-    now = db.clock()
-    scopes = []
+def _wanted(
+    db: Database, owner: str | None, named: Sequence[tuple[str, str]], turn_id: TurnId | None
+) -> list[tuple[str, str | None, float]]:
+    """Owner, session, and since when."""
     if turn_id is not None:
         row = db.one("SELECT owner, session, arrived_at FROM arrivals WHERE turn_id = ?", turn_id)
-        if row is not None and row["owner"] != NOBODY:
-            scopes = [Scope(owner=row["owner"], session=row["session"], since=row["arrived_at"], until=now)]
-    elif session is not None:
-        owners = db.rows("SELECT DISTINCT owner FROM arrivals WHERE session = ? AND owner != ?", session, NOBODY)
-        names = [row["owner"] for row in owners if owner is None or row["owner"] == owner]
-        scopes = [Scope(owner=name, session=session, since=_NOTHING, until=now) for name in names]
-    elif owner is not None:
-        scopes = [Scope(owner=owner, session=None, since=_NOTHING, until=now)]
-    for scope in scopes:
-        remember(db, scope)
-    return scopes
+        known = row is not None and row["owner"] != NOBODY
+        return [(row["owner"], row["session"], row["arrived_at"])] if row is not None and known else []
+    if named or owner is None:
+        # What is left of those who were forgotten cannot be forgotten once more.
+        return [(whose, session, _NOTHING) for whose, session in named if whose != NOBODY]
+    return [] if owner == NOBODY else [(owner, None, _NOTHING)]
 
 
 def some(db: Database, scope: Scope) -> Forgotten | None:
-    """At most a batch; ``None`` when nothing is left."""
+    """At most a batch; ``None`` when nothing is left of what was there when it was begun."""
+    rows = _rows(db, scope, " AND a.noted_at <= ? LIMIT ?", scope.until, BATCH)
+    return _take(db, scope, rows) if rows else None
+
+
+def the_rest(db: Database, scope: Scope) -> None:
+    """What came since it was begun, whatever time is stamped on it, and what outlives its turns.
+
+    For a user their key has to go right after this is on disk, before anybody else uses it.
+    """
+    _take(db, scope, _rows(db, scope, ""))
+    remembering.extend(db, scope)
+    if scope.session is None:
+        for table in ("hints", "hint_uses"):
+            db.execute(f"DELETE FROM {table} WHERE owner = ?", scope.owner)
+        keep_wishes(db, scope.owner, None)
+        # Steps of turns that were pruned long ago.
+        steps = learned.take_out(db, scope.owner)
+        remembering.note(db, scope, Forgotten(steps=steps, keys=_keys(db, scope)))
+    else:
+        remembering.note(db, scope, _take_back_hints_of_the_pruned(db, scope))
+        if not scope.since:
+            keep_wishes(db, scope.owner, scope.session)
+
+
+def _keys(db: Database, scope: Scope) -> int:
+    """One that will be deleted and is not counted yet: this may be done again after a crash."""
+    vault = db.codec.keyed
+    return int(vault is not None and vault.has_key(scope.owner) and not remembering.found(db, [scope.id]).keys)
+
+
+def _rows(db: Database, scope: Scope, more: str, *values: float) -> list[sqlite3.Row]:
     narrowed = "" if scope.session is None else " AND a.session = ?"
-    rows = db.rows(
-        "SELECT a.turn_id, t.state FROM arrivals a LEFT JOIN turns t USING (turn_id)"
-        f" WHERE a.owner = ?{narrowed} AND a.arrived_at BETWEEN ? AND ? LIMIT ?",
+    return db.rows(
+        "SELECT a.turn_id, a.arrived_at, a.noted_at, t.state FROM arrivals a LEFT JOIN turns t USING (turn_id)"
+        f" WHERE a.owner = ?{narrowed} AND a.arrived_at >= ?{more}",
         *((scope.owner,) if scope.session is None else (scope.owner, scope.session)),
         scope.since,
-        scope.until,
-        BATCH,
+        *values,
     )
-    if not rows:
-        return None
+
+
+def _take(db: Database, scope: Scope, rows: Sequence[sqlite3.Row]) -> Forgotten:
     # Evidence for an answer that stays can only come from where less than the whole session goes.
     result = _take_back_evidence(db, scope, [row["turn_id"] for row in rows]) if scope.since else Forgotten()
     if scope.session is not None:
         result += _take_back_hints(db, [row["turn_id"] for row in rows])
     for row in rows:
-        result += _unanswered(db, row["turn_id"]) if row["state"] is None else _forget(db, row["turn_id"])
+        result += _unanswered(db, row["turn_id"]) if row["state"] is None else forget_turn(db, row["turn_id"], ASKED)
+    lead = max((row["arrived_at"] - row["noted_at"] for row in rows), default=0.0)
+    remembering.note(db, scope, result, lead)
     return result
 
 
-def end(db: Database, scope: Scope) -> Forgotten:
-    """Nothing is left of it but what outlives its turns. The steps are those of turns that were pruned long ago."""
-    if scope.session is None:
-        taken_back = Forgotten()
-        for table in ("hints", "hint_uses"):
-            db.execute(f"DELETE FROM {table} WHERE owner = ?", scope.owner)
-        keep_wishes(db, scope.owner, None)
-        steps = learned.take_out(db, scope.owner)
-    else:
-        steps = frozenset()
-        taken_back = _take_back_hints_of_the_pruned(db, scope)
-        if not scope.since:
-            keep_wishes(db, scope.owner, scope.session)
-    ended(db, scope)
-    return taken_back + Forgotten(steps=steps)
+def forget_unreadable(db: Database, turn_id: TurnId) -> Forgotten:
+    """A turn, or a request, whose key is gone."""
+    known = db.scalar("SELECT 1 FROM turns WHERE turn_id = ?", turn_id)
+    taken_back = _take_back_hints(db, [turn_id])
+    return taken_back + (_unanswered(db, turn_id) if known is None else forget_turn(db, turn_id, NO_KEY))
 
 
-def _forget(db: Database, turn_id: TurnId) -> Forgotten:
+def forget_turn(db: Database, turn_id: TurnId, why: str) -> Forgotten:
     was = _place(db, turn_id)
-    voided = _leave(db, turn_id, was[0], "")
+    voided = _leave(db, turn_id, was[0], why)
     state, reason, step = _place(db, turn_id)
     steps = learned.steps_of(db, turn_id) | ({step} if step is not None else set())
     in_flight = state is TurnState.DROPPED and was[0] is not TurnState.DROPPED
@@ -170,14 +189,14 @@ def _take_back_evidence(db: Database, scope: Scope, turn_ids: Collection[TurnId]
             scope.since,
         ):
             parent = row["turn_id"]
-            voided = _leave(db, parent, _place(db, parent)[0], "its evidence was forgotten")
+            voided = _leave(db, parent, _place(db, parent)[0], EVIDENCE)
             state, _, step = _place(db, parent)
             for table in ("evidence", "targets", "hint_uses"):
                 db.execute(f"DELETE FROM {table} WHERE turn_id = ?", parent)
             result += _take_back_hints(db, [parent])
             silence_judge(db, parent, row["owner"], keep=True)
-            learned = frozenset() if step is None else frozenset({step})
-            result += Forgotten(evidence=1, leases=voided, evidence_steps=learned if state in HELD else frozenset())
+            taught = frozenset({step}) if step is not None and state in HELD else frozenset[int]()
+            result += Forgotten(evidence=1, leases=voided, evidence_steps=taught)
     return result
 
 

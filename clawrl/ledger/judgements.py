@@ -17,10 +17,12 @@ from collections.abc import Sequence
 
 from clawrl.ledger import hint_uses, hints
 from clawrl.ledger.cases import judge_request, taken_feedback
+from clawrl.ledger.codec import KeyGone
 from clawrl.ledger.counts import count_up
 from clawrl.ledger.database import Database
 from clawrl.ledger.moves import move, state_of
 from clawrl.ledger.states import JUDGED, JUDGING, QUEUED, dropped
+from clawrl.ledger.unreadable import put_away
 from clawrl.ledger.views import Pause
 from clawrl.messages import DropReason, Judgement, JudgeRequest, TeacherTargets, TurnId, TurnState, Verdict
 
@@ -29,11 +31,16 @@ GUARD = "guard"
 
 
 def awaiting_judgement(db: Database, limit: int | None) -> list[JudgeRequest]:
-    """Every case that a judge still owes an answer for, oldest first."""
+    """Every case that a judge still owes an answer for, oldest first. One that cannot be read is nobody's case."""
     rows = db.rows(
         "SELECT turn_id FROM turns WHERE state = 'judging' ORDER BY seq LIMIT ?", -1 if limit is None else limit
     )
-    requests = (judge_request(db, row["turn_id"]) for row in rows)
+    requests = []
+    for row in rows:
+        try:
+            requests.append(judge_request(db, row["turn_id"]))
+        except KeyGone as error:
+            put_away(db, row["turn_id"], error)
     return [request for request in requests if request is not None]
 
 

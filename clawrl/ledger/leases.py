@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clawrl.ledger import judgements, staleness, turns
-from clawrl.ledger.codec import pack_stats
+from clawrl.ledger.codec import KeyGone, pack_stats
 from clawrl.ledger.database import Database
+from clawrl.ledger.forgotten import ASKED
 from clawrl.ledger.judgements import paused
 from clawrl.ledger.moves import move
 from clawrl.ledger.runs import FencedRun, current_run, settle
 from clawrl.ledger.states import QUEUED, dropped, held
+from clawrl.ledger.unreadable import put_away
 from clawrl.ledger.views import JudgedTurn, LeasedTurns
 from clawrl.messages import DropReason, TurnId, TurnState
 
@@ -53,22 +55,28 @@ def lease(
     )
     if live is not None:
         _drop_forgotten(db, live["lease_id"])
-        again = _leased(db, live)
+        again, _ = _leased(db, live)
         if again.turns:
             return again
         _set_status(db, live["lease_id"], "closed")
     if step <= run["taken_step"]:
         raise StepTaken(f"run {run_id} asks for step {step}, but step {run['taken_step']} is behind it")
-    chosen = _oldest(db, limit, minimum, now)
-    if len(chosen) < minimum:
-        return None
+    while len(chosen := _oldest(db, limit, minimum, now)) >= minimum:
+        given, unreadable = _lend(db, chosen, run_id, step, now + timeout_s)
+        if not unreadable:
+            return given
+        give_back(db, given.lease_id, "a turn of the lease could not be read")
+    return None
+
+
+def _lend(db: Database, chosen: Sequence[TurnId], run_id: str, step: int, deadline: float) -> tuple[LeasedTurns, int]:
     lease_id = uuid.uuid4().hex
     db.execute(
         "INSERT INTO leases (lease_id, run_id, step, deadline, status) VALUES (?, ?, ?, ?, 'open')",
         lease_id,
         run_id,
         step,
-        now + timeout_s,
+        deadline,
     )
     for turn_id in chosen:
         move(db, turn_id, held(TurnState.LEASED, step, lease_id))
@@ -215,7 +223,7 @@ def _oldest(db: Database, limit: int, minimum: int, now: float) -> list[TurnId]:
 def _drop_forgotten(db: Database, lease_id: str) -> None:
     """Whoever asks for a step again has not taken it, so that nobody learns from what was forgotten meanwhile."""
     for row in db.rows("SELECT turn_id FROM turns WHERE state = 'leased' AND lease_id = ? AND forgotten", lease_id):
-        move(db, row["turn_id"], dropped(DropReason.FORGOTTEN))
+        move(db, row["turn_id"], dropped(DropReason.FORGOTTEN), ASKED)
 
 
 def _demand_current(db: Database, run_id: str) -> sqlite3.Row:
@@ -240,17 +248,26 @@ def _set_status(db: Database, lease_id: str, status: str) -> None:
     db.execute("UPDATE leases SET status = ? WHERE lease_id = ?", status, lease_id)
 
 
-def _leased(db: Database, lent: sqlite3.Row) -> LeasedTurns:
-    judged = []
-    for turn in turns.load_leased(db, lent["lease_id"]):
-        judgement = judgements.load(db, turn.turn_id)
-        assert judgement is not None
-        teacher = judgements.load_targets(db, turn.turn_id)
-        judged.append(JudgedTurn(turn=turn, judgement=judgement, teacher=teacher))
-    return LeasedTurns(
+def _leased(db: Database, lent: sqlite3.Row) -> tuple[LeasedTurns, int]:
+    """What the lease holds; and how many turns could not be read and were taken out of it."""
+    judged, unreadable = [], 0
+    for turn_id in turns.leased(db, lent["lease_id"]):
+        try:
+            judged.append(_judged(db, turn_id))
+        except KeyGone as error:
+            put_away(db, turn_id, error)
+            unreadable += 1
+    given = LeasedTurns(
         lease_id=lent["lease_id"],
         run_id=lent["run_id"],
         step=lent["step"],
         deadline=lent["deadline"],
         turns=tuple(judged),
     )
+    return given, unreadable
+
+
+def _judged(db: Database, turn_id: TurnId) -> JudgedTurn:
+    turn, judgement = turns.load(db, turn_id), judgements.load(db, turn_id)
+    assert turn is not None and judgement is not None
+    return JudgedTurn(turn=turn, judgement=judgement, teacher=judgements.load_targets(db, turn_id))

@@ -30,7 +30,7 @@ from clawrl.ledger.database import Database
 from clawrl.ledger.feedback import lacks_evidence
 from clawrl.ledger.judgements import reopen
 from clawrl.ledger.permission import may_train, note_late
-from clawrl.ledger.remembering import is_forgotten
+from clawrl.ledger.remembering import is_refused
 from clawrl.ledger.views import Linked
 from clawrl.messages import Arrival, JudgeRequest, TurnId, TurnKind
 
@@ -39,7 +39,7 @@ def arrive(db: Database, arrival: Arrival) -> Linked:
     known = db.one("SELECT session, parent FROM arrivals WHERE turn_id = ?", arrival.turn_id)
     if known is not None:
         return Linked(session=known["session"], parent=known["parent"], to_judge=None)
-    if arrival.owner != NOBODY and is_forgotten(db, arrival):
+    if arrival.owner != NOBODY and is_refused(db, arrival):
         note_late(db, arrival)
         return Linked(session=arrival.session or "", parent=None, to_judge=None)
     awaiting, parent = _parents(db, arrival)

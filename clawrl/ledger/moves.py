@@ -8,6 +8,7 @@ come back to the queue (a lease that ended, an older checkpoint) is dropped ther
 from __future__ import annotations
 
 from clawrl.ledger.database import Database
+from clawrl.ledger.forgotten import ASKED
 from clawrl.ledger.states import HELD, IllegalMove, Place, check_move, dropped
 from clawrl.ledger.views import Transition
 from clawrl.messages import DropReason, TurnId, TurnState
@@ -33,7 +34,8 @@ def move(db: Database, turn_id: TurnId, place: Place, detail: str = "") -> None:
     )
     log(db, turn_id, source, place, detail)
     if row["forgotten"] and place.state is TurnState.QUEUED:
-        move(db, turn_id, dropped(DropReason.FORGOTTEN))
+        # What was trained may have been too old to keep as well.
+        move(db, turn_id, dropped(DropReason.FORGOTTEN), ASKED if source is TurnState.LEASED else "")
 
 
 def _ready_since(db: Database, turn_id: TurnId) -> float | None:

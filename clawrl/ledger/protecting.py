@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from clawrl.ledger import lost_keys
 from clawrl.ledger.codec import SEALED_MARK, KeyedVault
 from clawrl.ledger.database import Database, LedgerFileError
 
@@ -35,8 +36,11 @@ HASHES: Mapping[str, tuple[str, ...]] = {
 _HAVE_OWNER = {"arrivals", "turns", "hints", "hint_uses"}
 
 
-def protect(db: Database) -> bool:
-    """Whether something had to be done. Raises `LedgerFileError` where the keys are not those of this ledger."""
+def protect(db: Database, *, accept_loss: bool = False) -> bool:
+    """Whether something had to be done. Raises `LedgerFileError` where the keys are not those of this ledger.
+
+    ``accept_loss``: keys that are older than the ledger are all there is.
+    """
     vault = db.codec.keyed
     if vault is None:
         return False
@@ -47,6 +51,9 @@ def protect(db: Database) -> bool:
                 f"{db.path} was written with the keys {known['keyring'][:8]}, but these are {vault.keyring[:8]}: name "
                 "the folder that holds its keys as privacy.keys_dir, or move the ledger away"
             )
+        if known is not None:
+            lost_keys.settle(db, vault, accept_loss=accept_loss)
+        lost_keys.note(db, vault)
         db.function("sealed", lambda owner, blob: _sealed(db, vault, owner, blob), 2)
         db.function("keyed", db.codec.digest, 2)
         if known is None:

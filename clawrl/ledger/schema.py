@@ -257,13 +257,22 @@ CREATE TABLE IF NOT EXISTS opted_out (
     PRIMARY KEY (owner, session)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS opted_out_by_age ON opted_out (at);
-CREATE TABLE IF NOT EXISTS forgotten (
-    who TEXT PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS keys_seen (only INTEGER PRIMARY KEY CHECK (only = 1), mark TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS forgettings (
+    id INTEGER PRIMARY KEY,
+    who TEXT NOT NULL,
     since REAL NOT NULL,
     until REAL NOT NULL,
+    lead REAL NOT NULL,
     owner TEXT,
-    session TEXT
-) WITHOUT ROWID;
+    session TEXT,
+    wanted TEXT NOT NULL,
+    asked TEXT NOT NULL,
+    found TEXT NOT NULL,
+    told INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS forgettings_of ON forgettings (who, until);
+CREATE INDEX IF NOT EXISTS forgettings_wanted ON forgettings (wanted);
 CREATE TABLE IF NOT EXISTS trained_on (
     who TEXT NOT NULL,
     step INTEGER NOT NULL,
@@ -295,3 +304,12 @@ CREATE INDEX IF NOT EXISTS turns_to_version ON turns (newest_version, seq) WHERE
 CREATE INDEX IF NOT EXISTS turns_over_versions ON turns (seq) WHERE newest_version > oldest_version + 1;
 """
 """What ledgers of this format may lack; releases that do not know it are not disturbed by it."""
+
+EARLIER = {
+    "forgotten": """
+    INSERT INTO forgettings (who, since, until, lead, owner, session, wanted, asked, found, told)
+        SELECT who, since, until, 0.0, owner, session, '', '', '{}', 1 FROM forgotten;
+    DROP TABLE forgotten
+    """
+}
+"""Tables of this format that are another one now, and what becomes of what is in them."""

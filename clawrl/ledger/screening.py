@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from clawrl.ledger.blanks import blank_turn
-from clawrl.ledger.codec import Codec
+from clawrl.ledger.codec import NOBODY, Codec
 from clawrl.messages import Arrival, Feedback, Judgement, TeacherTargets, Turn
 
 _Name = TypeVar("_Name", str, str | None)
@@ -56,25 +56,32 @@ class AsItIs:
 
 
 class Gate:
+    """What is ``late``, of somebody who was forgotten, is keyed with nobody's key, and none is made for it."""
+
     def __init__(self, screen: Screen, codec: Codec) -> None:
         self.screen = screen
         self._codec = codec
 
-    def arrival(self, arrival: Arrival) -> Arrival:
-        return self._keyed_arrival(self.screen.arrival(arrival))
+    def arrival(self, arrival: Arrival, *, late: bool = False) -> Arrival:
+        return self._keyed_arrival(self.screen.arrival(arrival), late)
 
-    def turn(self, turn: Turn) -> Turn:
-        screened = self.keyed(self.screen.turn(turn))
-        return replace(screened, arrival=self._keyed_arrival(screened.arrival))
+    def turn(self, turn: Turn, *, late: bool = False) -> Turn:
+        screened = self.keyed(self.screen.turn(turn), late=late)
+        return replace(screened, arrival=self._keyed_arrival(screened.arrival, late))
 
-    def keyed(self, turn: Turn) -> Turn:
+    def keyed(self, turn: Turn, *, late: bool = False) -> Turn:
         """With the turn's own hashes as they are stored; its arrival is as it was."""
-        owner, digest = turn.arrival.owner, self._codec.digest
+        owner, digest = NOBODY if late else turn.arrival.owner, self._codec.digest
         return replace(
             turn,
             reply_hash=digest(owner, turn.reply_hash) or "",
             answer_hash=digest(owner, turn.answer_hash) or "",
         )
+
+    def named(self, arrival: Arrival) -> Arrival:
+        """With its names as they are stored."""
+        session, group = self.name(arrival.owner, arrival.session), self.name(arrival.owner, arrival.group)
+        return replace(arrival, session=session, group=group)
 
     def name(self, owner: str, name: _Name) -> _Name:
         """A session's or a group's name; one that must not be kept has another in its place, always the same."""
@@ -82,12 +89,10 @@ class Gate:
             return name
         return f"private-{self._codec.pseudonym(owner, name)[:16]}"
 
-    def _keyed_arrival(self, arrival: Arrival) -> Arrival:
-        owner, digest = arrival.owner, self._codec.digest
+    def _keyed_arrival(self, arrival: Arrival, late: bool) -> Arrival:
+        owner, digest = NOBODY if late else arrival.owner, self._codec.digest
         return replace(
-            arrival,
-            session=self.name(owner, arrival.session),
-            group=self.name(owner, arrival.group),
+            self.named(arrival),
             prefix_hash=digest(owner, arrival.prefix_hash),
             messages_hash=digest(owner, arrival.messages_hash) or "",
             answer_hash=digest(owner, arrival.answer_hash),

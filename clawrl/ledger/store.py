@@ -42,6 +42,7 @@ from clawrl.ledger.codec import Codec, KeyedVault, PlainVault, Vault
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.database import Database
 from clawrl.ledger.forgetful import Forgetful
+from clawrl.ledger.lost_keys import KeysSeen
 from clawrl.ledger.protecting import protect
 from clawrl.ledger.reads import Reads
 from clawrl.ledger.screening import AsItIs, Gate, Screen
@@ -77,7 +78,8 @@ from clawrl.messages import (
 class Ledger(Reads, Forgetful):
     """The ledger in the file at ``path``, made if it is not there.
 
-    ``keeps_untrainable``: whether turns of people who opted out are stored with their text.
+    ``keeps_untrainable``: whether turns of people who opted out are stored with their text. ``accept_loss``: what
+    cannot be read with these keys counts as forgotten, also where they are older than the ledger.
     """
 
     def __init__(
@@ -89,13 +91,15 @@ class Ledger(Reads, Forgetful):
         vault: Vault | KeyedVault | None = None,
         screen: Screen | None = None,
         keeps_untrainable: bool = True,
+        accept_loss: bool = False,
     ) -> None:
         self._config = config
         codec = Codec(vault or PlainVault())
-        self._gate = Gate(screen or AsItIs(), codec)
         self._db = Database(Path(path), codec, clock)
+        self._gate = Gate(screen or AsItIs(), codec)
         self._db.keeps_untrainable = keeps_untrainable
-        protect(self._db)
+        protect(self._db, accept_loss=accept_loss)
+        self._db.before_commit = KeysSeen(self._db)
 
     def transaction(self) -> AbstractContextManager[None]:
         return self._db.transaction()
@@ -113,22 +117,20 @@ class Ledger(Reads, Forgetful):
 
     def arrive(self, arrival: Arrival) -> Linked:
         """Links a request before it is generated; hands out its parent's case once, if it proves something."""
-        arrival = self._gate.arrival(arrival)
         with self.transaction():
-            return linking.arrive(self._db, arrival)
+            return linking.arrive(self._db, self._gate.arrival(arrival, late=self._is_refused(arrival)))
 
     def record(self, turn: Turn, drop: DropReason | None = None, detail: str = "") -> Recorded:
         """Stores a served turn, once; with a reason (and its detail) it is dropped instead of awaiting evidence.
 
         So it is without one where it may not train, or where something in it was redacted.
         """
-        stored = self._gate.turn(turn)
         with self.transaction():
-            return turns.record(self._db, stored, drop, detail, measured=turn)
+            return turns.record(self._db, self._stored(turn), drop, detail, measured=turn)
 
     def is_duplicate(self, turn: Turn) -> bool:
         """Whether a main turn recorded before this one gave the same answer to the same request, not long ago."""
-        return turns.is_duplicate(self._db, self._gate.keyed(turn), self._config.duplicate_window_s)
+        return turns.is_duplicate(self._db, self._keyed(turn), self._config.duplicate_window_s)
 
     def latest_turn(self, owner: str, session: str) -> TurnId | None:
         """The newest recorded main turn of a session."""
@@ -145,7 +147,8 @@ class Ledger(Reads, Forgetful):
         return cases.judge_request(self._db, turn_id)
 
     def awaiting_judgement(self, limit: int | None = None) -> list[JudgeRequest]:
-        return judgements.awaiting_judgement(self._db, limit)
+        with self.transaction():
+            return judgements.awaiting_judgement(self._db, limit)
 
     def judged(
         self,

@@ -12,9 +12,10 @@ from __future__ import annotations
 import sqlite3
 
 from clawrl.ledger.blanks import blank_turn, nobodys_turn
-from clawrl.ledger.codec import pack_spans, unpack_spans
+from clawrl.ledger.codec import NOBODY, pack_spans, unpack_spans
 from clawrl.ledger.counts import count_up
 from clawrl.ledger.database import Database
+from clawrl.ledger.forgotten import ASKED
 from clawrl.ledger.linking import adopt_orphan, arrive
 from clawrl.ledger.moves import log, move
 from clawrl.ledger.permission import note_late
@@ -37,9 +38,10 @@ def record(
     """``measured`` is the turn as it was sampled, where that is not what is stored."""
     if turn.turn_id != turn.arrival.turn_id:
         raise ValueError(f"turn {turn.turn_id} carries the arrival of {turn.arrival.turn_id}")
-    if is_forgotten(db, turn.arrival):
-        note_late(db, turn.arrival)
-        turn, drop, detail, measured = nobodys_turn(turn), DropReason.FORGOTTEN, "", None
+    if turn.arrival.owner == NOBODY or is_forgotten(db, turn.arrival):
+        if turn.arrival.owner != NOBODY:
+            note_late(db, turn.arrival)
+        turn, drop, detail, measured = nobodys_turn(turn), DropReason.FORGOTTEN, ASKED, None
     linked = arrive(db, turn.arrival)
     to_judge: list[JudgeRequest] = [] if linked.to_judge is None else [linked.to_judge]
     if db.scalar("SELECT 1 FROM turns WHERE turn_id = ?", turn.turn_id):
@@ -73,9 +75,11 @@ def load(db: Database, turn_id: TurnId) -> Turn | None:
     return None if row is None else _turn(db, row)
 
 
-def load_leased(db: Database, lease_id: str) -> list[Turn]:
-    rows = db.rows(f"{_TURN} WHERE t.state = 'leased' AND t.lease_id = ? AND NOT t.forgotten ORDER BY t.seq", lease_id)
-    return [_turn(db, row) for row in rows]
+def leased(db: Database, lease_id: str) -> list[TurnId]:
+    rows = db.rows(
+        "SELECT turn_id FROM turns WHERE state = 'leased' AND lease_id = ? AND NOT forgotten ORDER BY seq", lease_id
+    )
+    return [row["turn_id"] for row in rows]
 
 
 def latest(db: Database, owner: str, session: str) -> TurnId | None:

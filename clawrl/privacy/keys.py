@@ -3,6 +3,7 @@
     keyring.json        which key store this is
     master.key          64 hex digits, mode 0600; not there where the master key comes from elsewhere
     owners/<name>.key   one user's data key, sealed with the master key; the name says nothing without it
+    history             a mark for each key that was made or deleted, oldest first; a ledger remembers the last it saw
 
 A key is on disk, synced, before it is handed out, so that no row can be sealed with a key that a crash takes away. To
 forget a user the file is overwritten, synced and removed: what was sealed with it cannot be read any more, wherever
@@ -19,6 +20,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,16 +31,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from clawrl.durable import sync_path
+from clawrl.ledger.codec import Altered as Altered
+from clawrl.ledger.codec import KeyGone as KeyGone
 
-_ID_BYTES, _KEY_BYTES, _NONCE_BYTES = 8, 32, 12
-
-
-class KeyGone(RuntimeError):
-    """What is to be read was sealed with a key that is not there: its user was forgotten, or the folder is another."""
-
-
-class Altered(KeyGone):
-    """What is to be read is not what was sealed, or not for this owner."""
+_ID_BYTES, _KEY_BYTES, _NONCE_BYTES, _MARK_BYTES = 8, 32, 12, 8
 
 
 class KeyStoreError(RuntimeError):
@@ -76,6 +72,7 @@ class KeyStore:
         self._owners = folder / "owners"
         self._lock = threading.RLock()
         self._keys: dict[str, DataKey] = {}
+        self._newest: str | None = None
         self.generation = 0
         for path in (folder, self._owners):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,8 +87,8 @@ class KeyStore:
         with self._lock:
             if (known := self._keys.get(owner) or self._read(owner)) is None:
                 known = DataKey(id=secrets.token_bytes(_ID_BYTES), secret=secrets.token_bytes(_KEY_BYTES))
+                self._changes()
                 self._write(owner, known)
-                self.generation += 1
             self._keys[owner] = known
             return known
 
@@ -104,12 +101,22 @@ class KeyStore:
         with self._lock:
             return sorted(self._unwrapped(path)[0] for path in self._owners.glob("*.key"))
 
+    def of_all(self, owners: Iterable[str]) -> tuple[int, dict[str, DataKey]]:
+        """The keys of these, made where there are none, and of everybody else who has one, at one moment.
+
+        With the ``generation`` of that moment.
+        """
+        with self._lock:
+            keys = {owner: self.key(owner) for owner in {*owners, *self.owners()}}
+            return self.generation, keys
+
     def shred(self, owner: str) -> bool:
         """The owner's key is gone for good when this returns; false if there was none."""
         with self._lock:
             self._keys.pop(owner, None)
-            self.generation += 1
             path = self._path(owner)
+            if path.exists():
+                self._changes()
             try:
                 with path.open("r+b", buffering=0) as file:
                     file.write(secrets.token_bytes(os.fstat(file.fileno()).st_size))
@@ -119,6 +126,38 @@ class KeyStore:
             path.unlink()
             sync_path(self._owners)
             return True
+
+    def newest_mark(self) -> str:
+        """Of the newest key that was made or deleted; empty where none was yet."""
+        with self._lock:
+            if self._newest is None:
+                self._newest = next(reversed(self._marks()), "")
+            return self._newest
+
+    def knows(self, mark: str) -> bool:
+        """Whether these keys are as new as the mark: false where an older copy of the folder was put back."""
+        return not mark or mark in self._marks()
+
+    def _marks(self) -> list[str]:
+        try:
+            lines = (self.folder / "history").read_text("ascii", "replace").splitlines()
+        except FileNotFoundError:
+            return []
+        return [line for line in lines if len(line) == 2 * _MARK_BYTES]
+
+    def _changes(self) -> None:
+        """On disk before the change is: one that a crash takes away leaves a mark too many, which is nothing."""
+        path, mark = self.folder / "history", secrets.token_hex(_MARK_BYTES)
+        new = not path.exists()
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab", buffering=0) as file:
+            # A line of its own also where a crash cut off the one before.
+            file.write(f"\n{mark}\n".encode())
+            os.fsync(file.fileno())
+        if new:
+            sync_path(self.folder)
+        self._newest = mark
+        self.generation += 1
 
     def pseudonym(self, *names: str) -> str:
         """What stands for names where they need not be read, only compared."""
@@ -261,6 +300,9 @@ class LentKeys:
     def find(self, owner: str, key_id: bytes) -> bytes | None:
         return self._all.get(key_id)
 
+
+JOURNAL = "journal"
+"""The purpose of the keys that are lent."""
 
 EVERYBODY = "*"
 """Whose key seals in a journal what belongs to somebody of whom nobody knew when the keys were lent."""

@@ -34,8 +34,12 @@ def open_ledger(
     *,
     keys: KeyStore | None = None,
     redactor: Redactor | None = None,
+    accept_loss: bool = False,
 ) -> Ledger:
-    """The ledger in the state folder ``state``, with its keys; who only reads needs no redactor."""
+    """The ledger in the state folder ``state``, with its keys; who only reads needs no redactor.
+
+    With ``accept_loss`` what these keys do not open is deleted, also where they are older than the ledger.
+    """
     store = keys or open_keys(state, privacy)
     return Ledger(
         state / "ledger.sqlite",
@@ -43,4 +47,5 @@ def open_ledger(
         vault=LedgerVault(store, encrypts=privacy.encrypt),
         screen=redactor,
         keeps_untrainable=privacy.record_untrainable,
+        accept_loss=accept_loss,
     )

@@ -84,6 +84,21 @@ class LedgerVault(SealingVault):
     def pseudonym(self, *names: str) -> str:
         return self._store.pseudonym(*names)
 
+    def has_key(self, owner: str) -> bool:
+        return self._store.existing(owner) is not None
+
+    def is_current(self, owner: str, sealed: bytes) -> bool:
+        if not sealed.startswith(SEALED_MARK):
+            return True
+        key = self._store.existing(owner)
+        return key is not None and key.id == sealed[len(SEALED_MARK) : _HEAD]
+
+    def newest_mark(self) -> str:
+        return self._store.newest_mark()
+
+    def knows(self, mark: str) -> bool:
+        return self._store.knows(mark)
+
     def shred(self, owner: str) -> bool:
         self.forget_ciphers()
         return self._store.shred(owner)

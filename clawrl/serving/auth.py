@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from clawrl.serving.config import LOCAL_OWNER as LOCAL_OWNER
 from clawrl.serving.config import ServingConfig
 from clawrl.serving.errors import invalid_key, not_permitted, too_many_requests
 from clawrl.serving.rate import RateLimit
 
-LOCAL_OWNER = "local"
 _ENV = "env:"
 
 

@@ -1,11 +1,20 @@
 """What the HTTP side is told: names, keys, sampling defaults, limits."""
 
+import re
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from clawrl.serving.browsers import parse_authority
 from clawrl.strict import StrictConfig
+
+LOCAL_OWNER = "local"
+_OWNER_ID = re.compile(r"[0-9a-f]{16}")
+
+
+def looks_like_an_owner(name: str) -> bool:
+    """Whether this stands for itself where an owner is named: an owner id, or everybody's where there are no keys."""
+    return name == LOCAL_OWNER or _OWNER_ID.fullmatch(name) is not None
 
 
 class SamplingDefaults(StrictConfig):
@@ -38,6 +47,15 @@ class UserConfig(StrictConfig):
         None, gt=0, description="beyond it 429, counted by each ingress replica for itself; null is no limit"
     )
     train: bool = Field(True, description="whether anything of theirs may be learned from")
+
+    @model_validator(mode="after")
+    def _can_be_named(self) -> Self:
+        if looks_like_an_owner(self.name) or self.name != self.name.strip():
+            raise ValueError(
+                f"name {self.name!r} reads as an owner id, or has spaces around it, so that nobody could ask to forget "
+                "this user by it; give them another name"
+            )
+        return self
 
 
 class ConsoleConfig(StrictConfig):

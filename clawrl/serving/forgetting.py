@@ -10,16 +10,14 @@ refused: what is deleted does not come back.
 
 from __future__ import annotations
 
-import re
-
 from clawrl.messages import TurnId
 from clawrl.privacy.forgetting import Wanted
-from clawrl.serving.auth import LOCAL_OWNER, owner_of_user
+from clawrl.serving.auth import owner_of_user
+from clawrl.serving.config import looks_like_an_owner
 from clawrl.serving.errors import invalid_request, quoted
 from clawrl.serving.fields import JsonObject, missing, text
 
 _FIELDS = ("user", "session", "turn_id")
-_OWNER_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def parse_forget(body: JsonObject) -> Wanted:
@@ -44,4 +42,4 @@ def wanted(*, user: str | None, session: str | None, turn_id: str | None) -> Wan
 def owner_named(user: str) -> str:
     """The owner id of a user by their name; an owner id, and the owner of all where there are no keys, stand for
     themselves."""
-    return user if user == LOCAL_OWNER or _OWNER_ID.fullmatch(user) else owner_of_user(user)
+    return user if looks_like_an_owner(user) else owner_of_user(user)

@@ -1,0 +1,101 @@
+"""Turns whose key is gone, in a ledger that is opened: a backup was put back after somebody had been forgotten.
+
+They count as forgotten: nobody can read them, and they would stand in the way of everybody else's. Not so where the
+keys are older than the ledger (an older copy of *them* was put back, and newer users would look forgotten): that is
+refused, and nothing is deleted. The ledger remembers the last change to the keys that it has seen; keys of which that
+is part of the history are as new, or newer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from clawrl.ledger import learned, people
+from clawrl.ledger.codec import KeyedVault
+from clawrl.ledger.database import Database, LedgerFileError
+from clawrl.ledger.forgetting import forget_unreadable
+from clawrl.ledger.permission import keep_wishes
+from clawrl.messages import TurnId
+
+log = logging.getLogger(__name__)
+_LOOKED_AT = 50
+_NAMED = 20
+
+
+def settle(db: Database, vault: KeyedVault, *, accept_loss: bool) -> None:
+    """In a transaction. Raises `LedgerFileError` where the keys are older than the ledger, unless that is accepted."""
+    seen = db.scalar("SELECT mark FROM keys_seen")
+    if seen is not None and not vault.knows(seen) and not accept_loss:
+        raise LedgerFileError(
+            f"{db.path} was written with newer keys than these: put back the newest copy of the folder "
+            "privacy.keys_dir. If that is lost for good, `clawrl forget --lost-keys --deployment FILE` deletes what "
+            "cannot be read without it"
+        )
+    if seen == vault.newest_mark():
+        return
+    gone: list[TurnId] = []
+    whose = 0
+    for owner in people.owners(db):
+        found = list(_unreadable(db, vault, owner))
+        for turn_id in found:
+            forget_unreadable(db, turn_id)
+        _forget_the_rest(db, vault, owner)
+        gone += found
+        whose += bool(found)
+    if gone:
+        log.warning(
+            "%d turns of %d users whose keys are gone count as forgotten: %s%s",
+            len(gone),
+            whose,
+            ", ".join(gone[:_NAMED]),
+            ", ..." if len(gone) > _NAMED else "",
+        )
+
+
+def note(db: Database, vault: KeyedVault) -> None:
+    """The newest change to the keys that this ledger may depend on."""
+    db.execute("INSERT OR REPLACE INTO keys_seen (only, mark) VALUES (1, ?)", vault.newest_mark())
+
+
+class KeysSeen:
+    """Notes with every commit what changed of the keys since the one before, so that no row outruns the note."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._vault = db.codec.keyed
+        self._mark = None if self._vault is None else self._vault.newest_mark()
+
+    def __call__(self) -> None:
+        if self._vault is not None and (newest := self._vault.newest_mark()) != self._mark:
+            note(self._db, self._vault)
+            self._mark = newest
+
+
+def _unreadable(db: Database, vault: KeyedVault, owner: str) -> Iterator[TurnId]:
+    sample = db.rows("SELECT turn_id, new_messages FROM arrivals WHERE owner = ? LIMIT ?", owner, _LOOKED_AT)
+    if vault.has_key(owner):
+        # All of an owner's rows have one key, unless somebody wrote to a ledger like this with an earlier release.
+        if all(vault.is_current(owner, row["new_messages"]) for row in sample):
+            return
+        for row in db.rows(
+            "SELECT a.turn_id, a.new_messages, p.response_text FROM arrivals a LEFT JOIN payloads p USING (turn_id)"
+            " WHERE a.owner = ?",
+            owner,
+        ):
+            blobs = (row["new_messages"], row["response_text"])
+            if not all(blob is None or vault.is_current(owner, blob) for blob in blobs):
+                yield row["turn_id"]
+        return
+    yield from [row["turn_id"] for row in db.rows("SELECT turn_id FROM arrivals WHERE owner = ?", owner)]
+
+
+def _forget_the_rest(db: Database, vault: KeyedVault, owner: str) -> None:
+    """What outlives its turns."""
+    for row in db.rows("SELECT id, hint FROM hints WHERE owner = ?", owner):
+        if not vault.has_key(owner) or not vault.is_current(owner, row["hint"]):
+            db.execute("DELETE FROM hints WHERE id = ?", row["id"])
+    if not vault.has_key(owner):
+        db.execute("DELETE FROM hint_uses WHERE owner = ?", owner)
+        keep_wishes(db, owner, None)
+        learned.take_out(db, owner)

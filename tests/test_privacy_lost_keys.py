@@ -1,0 +1,233 @@
+"""Rows whose key is gone: after a backup was put back they count as forgotten, and older keys delete nothing."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from clawrl.cli import app
+from clawrl.ledger import Ledger, LedgerFileError
+from clawrl.ledger.codec import SEALED_MARK
+from clawrl.ledger.looking import TurnFilter
+from clawrl.messages import DropReason, TurnId, TurnState
+from clawrl.privacy.config import PrivacyConfig
+from clawrl.privacy.forgetting import Wanted, forget, run_steps
+from clawrl.privacy.keys import KeyStore
+from clawrl.privacy.opening import open_keys
+from tests.ledger_kit import ids, judge, queue, rows, take_step, to_judging, user
+from tests.live import tiny_deployment
+from tests.privacy_kit import IDS, SECRET, found_in, opened, said
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def peopled(state: Path, keys: KeyStore, **privacy: object) -> None:
+    """Turns of ann's and of bob's in every state."""
+    with opened(state, keys, **privacy) as ledger:
+        ledger.restored("run", 0)
+        for who in ("ann", "bob"):
+            queue(ledger, f"{who}-trained", owner=who)
+            take_step(ledger, "run", ledger.taken_step() + 1, 1)
+        ledger.checkpointed("run", 2)
+        for who in ("ann", "bob"):
+            queue(ledger, f"{who}-lent", owner=who)
+        assert ledger.lease("run", 3, 2, now=0.0, timeout_s=1e12) is not None
+        for who in ("ann", "bob"):
+            queue(ledger, f"{who}-queued", owner=who)
+            to_judging(ledger, f"{who}-judging", owner=who)
+            ledger.record(said(f"{who}-awaiting", user(SECRET), SECRET, owner=who, session="x"))
+            ledger.record(said(f"{who}-dropped", user("hi"), "x", owner=who, session="y"), DropReason.GREEDY)
+
+
+def works_for_bob(ledger: Ledger) -> None:
+    assert [case.turn_id for case in ledger.awaiting_judgement()] == ["bob-judging"]
+    assert judge(ledger, "bob-judging")
+    lent = ledger.lease("run", 3, 10, now=0.0, timeout_s=60.0, minimum=1)
+    assert sorted(ids(lent)) == ["bob-judging", "bob-lent", "bob-queued"]
+    assert {row.owner for row in ledger.find_turns(TurnFilter()).rows} == {"bob", "forgotten"}
+    for row in ledger.turns(100):
+        turn = ledger.turn(row.turn_id)
+        assert turn is not None and (row.owner == "bob" or turn.response_text == "")
+    assert ledger.counts().adds_up and ledger.counts().recorded == 12
+
+
+def all_there(ledger: Ledger) -> None:
+    assert {row.owner for row in ledger.turns(100)} == {"ann", "bob"}
+    assert len(ledger.awaiting_judgement()) == 2 and ledger.counts().adds_up
+    assert all(ledger.turn(row.turn_id).response_text for row in ledger.turns(100))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "plain"])
+def test_a_backup_put_back_after_somebody_was_forgotten_goes_on_without_them(
+    state: Path, tmp_path: Path, encrypt: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys, encrypt=encrypt)
+    shutil.copytree(state, tmp_path / "backup")
+    with opened(state, keys, encrypt=encrypt) as ledger:
+        run_steps(ledger, forget(Wanted(owner="ann")))
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "backup", state)
+    with caplog.at_level(logging.WARNING), opened(state, KeyStore(keys.folder), encrypt=encrypt) as ledger:
+        works_for_bob(ledger)
+        trained = ledger.turn(TurnId("ann-trained"))
+        assert trained is not None and trained.arrival.owner == "forgotten"
+        assert ledger.state(TurnId("ann-trained")) is TurnState.TRAINED, "the step's history stays whole"
+        assert "be brief" not in ledger.known_hints("ann", None, 9) and rows(ledger, "trained_on") == 0
+        moved = ledger.transitions(TurnId("ann-queued"))
+        assert moved[-1].detail == "forgotten the key of its owner is gone"
+    (line,) = [record.getMessage() for record in caplog.records if "count as forgotten" in record.getMessage()]
+    assert "ann-queued" in line and SECRET not in line
+    assert KeyStore(keys.folder).existing("ann") is None
+    with opened(state, KeyStore(keys.folder), encrypt=encrypt) as ledger:
+        assert ledger.counts().adds_up
+
+
+def test_so_it_does_where_they_have_come_back_meanwhile(state: Path, tmp_path: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    shutil.copytree(state, tmp_path / "backup")
+    with opened(state, keys) as ledger:
+        run_steps(ledger, forget(Wanted(owner="ann")))
+        ledger.record(said("again", user("hello"), "hi", session="s", at=9e9))
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "backup", state)
+    with opened(state, KeyStore(keys.folder)) as ledger:
+        works_for_bob(ledger)
+        ledger.record(said("now", user("hello"), "hi", session="s", at=9e9))
+        assert ledger.turn(TurnId("now")).response_text == "hi"  # type: ignore[union-attr]
+        assert ledger.known_hints("ann", None, 9) == ()
+
+
+def older_keys(state: Path, tmp_path: Path) -> KeyStore:
+    """An older copy of the keys was put back, in which ann has none yet; returns the newer ones."""
+    first = open_keys(state, PrivacyConfig())
+    first.key("bob")
+    shutil.copytree(first.folder, tmp_path / "older")
+    peopled(state, first)
+    first.folder.rename(tmp_path / "newer")
+    shutil.copytree(tmp_path / "older", first.folder)
+    return KeyStore(tmp_path / "newer")
+
+
+def branched_keys(state: Path, tmp_path: Path) -> KeyStore:
+    """As above, and then others were made with it."""
+    newer = older_keys(state, tmp_path)
+    there = open_keys(state, PrivacyConfig())
+    for number in range(5):
+        there.key(f"somebody {number}")
+    return newer
+
+
+def no_history(state: Path, tmp_path: Path) -> KeyStore:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    shutil.copytree(keys.folder, tmp_path / "newer")
+    (keys.folder / "history").unlink()
+    return KeyStore(tmp_path / "newer")
+
+
+@pytest.mark.parametrize("lose", [older_keys, branched_keys, no_history])
+def test_older_keys_are_refused_and_nothing_is_deleted(
+    state: Path, tmp_path: Path, lose: Callable[[Path, Path], KeyStore]
+) -> None:
+    newer = lose(state, tmp_path)
+    with pytest.raises(LedgerFileError, match=r"written with newer keys.*--lost-keys"):
+        opened(state, open_keys(state, PrivacyConfig()))
+    folder = open_keys(state, PrivacyConfig()).folder
+    shutil.rmtree(folder)
+    shutil.copytree(newer.folder, folder)
+    with opened(state, open_keys(state, PrivacyConfig())) as ledger:
+        all_there(ledger)
+
+
+def test_the_keys_of_another_deployment_are_refused_and_nothing_is_deleted(state: Path, tmp_path: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    with pytest.raises(LedgerFileError, match=r"privacy\.keys_dir"):
+        opened(state, KeyStore(tmp_path / "others"))
+    with opened(state, KeyStore(keys.folder)) as ledger:
+        all_there(ledger)
+
+
+def test_where_newer_keys_are_lost_for_good_a_command_deletes_what_they_opened(state: Path, tmp_path: Path) -> None:
+    older_keys(state, tmp_path)
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(tiny_deployment(tmp_path, 1, state_dir=str(state))))
+    assert CliRunner().invoke(app, ["forget", "--lost-keys", "--yes"]).exit_code == 1
+    named = ["forget", "--deployment", str(file), "--yes"]
+    refused = CliRunner().invoke(app, [*named, "--user", "ann"])
+    assert refused.exit_code == 1 and "put back the newest copy" in refused.output
+    done = CliRunner().invoke(app, [*named, "--lost-keys"])
+    assert done.exit_code == 0, done.output
+    with opened(state, open_keys(state, PrivacyConfig())) as ledger:
+        works_for_bob(ledger)
+
+
+def test_a_key_that_was_made_for_a_row_that_a_crash_took_away_is_no_loss(state: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    keys.key("carol")
+    with opened(state, KeyStore(keys.folder)) as ledger:
+        all_there(ledger)
+
+
+def test_who_reads_beside_the_writer_disturbs_nobody(state: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    with opened(state, keys) as writer:
+        for number in range(3):
+            with opened(state, KeyStore(keys.folder)) as reader:
+                all_there(reader)
+                writer.record(said(f"c{number}", user("x"), "y", owner=f"carol {number}"), DropReason.GREEDY)
+                assert reader.turn(TurnId(f"c{number}")) is not None
+            run_steps(writer, forget(Wanted(owner=f"carol {number}")))
+
+
+# Where it turns out in use.
+
+
+def spoil(ledger: Ledger, turn_id: str) -> None:
+    blob = bytearray(ledger._db.scalar("SELECT response_text FROM payloads WHERE turn_id = ?", turn_id))
+    blob[-1] ^= 1
+    ledger._db.execute("UPDATE payloads SET response_text = ? WHERE turn_id = ?", bytes(blob), turn_id)
+
+
+def test_rows_that_a_disk_spoiled_are_out_of_the_way_with_a_reason(state: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    with opened(state, keys) as ledger:
+        for turn_id in ("ann-judging", "ann-queued", "ann-lent"):
+            spoil(ledger, turn_id)
+        ledger._db.execute("UPDATE judgements SET opinion = ? WHERE turn_id = 'ann-trained'", SEALED_MARK + bytes(40))
+        assert [case.turn_id for case in ledger.awaiting_judgement()] == ["bob-judging"]
+        assert ids(ledger.lease("run", 3, 2, now=0.0, timeout_s=60.0)) == ["bob-lent"], "asked again"
+        ledger.restored("again", 2)
+        assert ids(ledger.lease("again", 3, 9, now=0.0, timeout_s=60.0, minimum=1)) == ["bob-lent", "bob-queued"]
+        assert len(ledger.find_turns(TurnFilter()).rows) == 12
+        reasons = {row.turn_id: row.drop_reason for row in ledger.turns(100)}
+        assert {reasons[name] for name in ("ann-judging", "ann-queued", "ann-lent")} == {DropReason.MALFORMED}
+        assert ledger.counts().adds_up
+
+
+def test_rows_whose_key_goes_under_an_open_ledger_count_as_forgotten(state: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    with opened(state, keys) as ledger:
+        keys.shred("ann")
+        assert [case.turn_id for case in ledger.awaiting_judgement()] == ["bob-judging"]
+        assert ids(ledger.lease("run", 3, 2, now=0.0, timeout_s=60.0)) == ["bob-lent"]
+        ledger.restored("again", 2)
+        assert ids(ledger.lease("again", 3, 9, now=0.0, timeout_s=60.0, minimum=1)) == ["bob-lent", "bob-queued"]
+        assert ledger.find_turns(TurnFilter()).rows
+        assert ledger.counts().dropped[DropReason.FORGOTTEN] == 3 and ledger.counts().adds_up
+    assert found_in(state, SECRET, IDS) == []
