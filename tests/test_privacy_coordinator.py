@@ -162,7 +162,7 @@ def test_the_command_takes_in_the_journals_that_lie_there(tmp_path: Path, encryp
     greedy = SamplingParams(temperature=0.0)
     journal.append(turn("late", [Message(role="user", content="the blue anchor")], "an inn", session="s"))
     journal.append(turn("other", [Message(role="user", content="hi")], "hello", session="t", sampling=greedy))
-    named = ["forget", "--session", "s", "--deployment", str(file), "--json"]
+    named = ["forget", "--session", "s", "--deployment", str(file), "--json", "--yes"]
     held = CliRunner().invoke(app, named)
     assert held.exit_code == 1 and "could not be taken in" in held.output, "its replica still lives"
     journal.close()

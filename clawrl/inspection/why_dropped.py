@@ -220,8 +220,8 @@ def _malformed(case: Case) -> Why:
         sentence=ended(
             f"The method {method_of(case)} could not make a sample of it{f': {problem}' if problem else ''}"
         ),
-        remedy="The coordinator's log has the error's kind and place under the turn's id. With a method of your own try "
-        "`clawrl contract method PATH`; after a change of trainer.method older turns may not fit.",
+        remedy="The coordinator's log has the error's kind and place under the turn's id. With a method of your own "
+        "try `clawrl contract method PATH`; after a change of trainer.method older turns may not fit.",
     )
 
 
