@@ -187,8 +187,8 @@ def _duplicate(case: Case) -> Why:
 def _refused_by_filter(case: Case) -> Why:
     return Why(
         sentence=f"A filter of yours refused it: {case.detail or 'guards.filters.extra'}.",
-        remedy="Its reason is in the coordinator's log under the turn's id; change or remove the filter in "
-        "guards.filters.extra, and try it with `clawrl contract filter PATH`.",
+        remedy="What it said is kept nowhere, since it may quote the conversation: let it write down what you need. "
+        "Change or remove it in guards.filters.extra, and try it with `clawrl contract filter PATH`.",
     )
 
 
@@ -207,8 +207,8 @@ def _malformed(case: Case) -> Why:
         sentence=ended(
             f"The method {method_of(case)} could not make a sample of it{f': {problem}' if problem else ''}"
         ),
-        remedy="The coordinator's log has the error under the turn's id. With a method of your own try "
-        "`clawrl contract method PATH`; after a change of trainer.method older turns may not fit.",
+        remedy="The coordinator's log has the error's kind and place under the turn's id. With a method of your own "
+        "try `clawrl contract method PATH`; after a change of trainer.method older turns may not fit.",
     )
 
 
