@@ -92,9 +92,16 @@ _CLAWRL = r"(?:\S*/)?clawrl"
 ACCOUNTS = (
     Account(pattern=f"{_CLAWRL} (status|wait-ready|pause|resume|feedback|chat|check|contract)( .*)?", here=Here.CLI),
     Account(pattern=f"{_CLAWRL} (calibrate|export|backup|open-turns) .*", here=Here.STOPPED),
-    Account(pattern=f"{_CLAWRL} (export-turns|forget) .*--deployment .*", here=Here.STOPPED),
+    Account(
+        pattern=f"{_CLAWRL} forget --lost-keys --deployment FILE",
+        here=Here.NOT,
+        tests=(
+            "test_privacy_lost_keys.py::test_where_newer_keys_are_lost_for_good_a_command_deletes_what_they_opened",
+        ),
+    ),
+    Account(pattern=f"{_CLAWRL} (export-turns|forget).*--deployment .*", here=Here.STOPPED),
     Account(pattern=f"{_CLAWRL} (turns|sessions|versions|rollback|publish)( .*)?", here=Here.HOUSE),
-    Account(pattern=f"{_CLAWRL} (export-turns|import-turns|forget) .*", here=Here.HOUSE),
+    Account(pattern=f"{_CLAWRL} (export-turns|import-turns|forget).*", here=Here.HOUSE),
     Account(pattern=r"python -m (bench\.(privacy|train_table)|clawrl\.config_reference)( .*)?", here=Here.MODULE),
     Account(
         pattern=r"prometheus --config\.file=deployments/observability/prometheus\.yml",
