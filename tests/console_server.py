@@ -78,13 +78,13 @@ def app_of(fake: Fake) -> FastAPI:
     async def sessions(before: int = 2**60, limit: int = 100) -> Any:
         return [row for row in fake.session_documents() if row["seq"] < before][:limit]
 
-    @app.get("/clawrl/sessions/{name:path}")
-    async def session(name: str, before: int = 2**60, limit: int = 100) -> Any:
-        rows = [row for row in fake.session_documents() if row["session"] == name]
+    @app.get("/clawrl/session")
+    async def session(session: str, before: int = 2**60, limit: int = 100) -> Any:
+        rows = [row for row in fake.session_documents() if row["session"] == session]
         if not rows:
-            raise unknown_session(name)
-        found = [one for one in reversed(fake.turns) if one["session"] == name and one["seq"] < before]
-        return {"session": name, "of": rows, "turns": found[:limit]}
+            raise unknown_session(session)
+        found = [one for one in reversed(fake.turns) if one["session"] == session and one["seq"] < before]
+        return {"session": session, "of": rows, "turns": found[:limit]}
 
     @app.get("/clawrl/versions")
     async def versions(before: int = 2**60, limit: int = 100) -> Any:
@@ -134,10 +134,10 @@ def app_of(fake: Fake) -> FastAPI:
         fake.move(row, "judging")
         return {"turn_id": body["turn_id"], "outcome": "taken", "state": "judging"}
 
-    @app.post("/clawrl/sessions/{name:path}/done")
-    async def done(request: Request, name: str) -> Any:
+    @app.post("/clawrl/session/done")
+    async def done(request: Request, session: str) -> Any:
         await posted(request)
-        return {"session": name, "ended_turns": 1}
+        return {"session": session, "ended_turns": 1}
 
     @app.get("/v1/models")
     async def models() -> Any:

@@ -131,7 +131,7 @@ FILES = {
 
 @pytest.mark.parametrize("command", READING)
 @pytest.mark.parametrize("content", FILES)
-def test_a_deployment_file_that_is_none(command: str, content: str, folder: Path) -> None:
+def test_a_file_that_describes_no_deployment_is_one_line(command: str, content: str, folder: Path) -> None:
     file, what = folder / "deployment.yaml", FILES[content]
     if what == "folder":
         file.mkdir()
@@ -143,7 +143,7 @@ def test_a_deployment_file_that_is_none(command: str, content: str, folder: Path
 
 
 @pytest.mark.parametrize("content", FILES)
-def test_check_of_a_file_that_is_none(content: str, folder: Path) -> None:
+def test_what_check_says_of_a_file_that_describes_no_deployment_is_short(content: str, folder: Path) -> None:
     file, what = folder / "deployment.yaml", FILES[content]
     if what == "folder":
         file.mkdir()
@@ -154,7 +154,7 @@ def test_check_of_a_file_that_is_none(content: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [name for name in READING if name != "calibrate"])
-def test_a_deployment_that_never_ran(command: str, folder: Path) -> None:
+def test_a_deployment_that_never_ran_is_one_line(command: str, folder: Path) -> None:
     import yaml
 
     file = folder / "tiny.yaml"
@@ -178,7 +178,9 @@ def test_a_deployment_that_never_ran(command: str, folder: Path) -> None:
          "colon", "name", "no text", "a broken module", "version", "nobody", "both", "which",
          "missing", "history", "bytes", "a folder", "kind", "there", "below a file", "long", "sealed"],
 )  # fmt: skip
-def test_what_else_cannot_be(command: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_argument_that_cannot_be_is_one_line(
+    command: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "bytes").write_bytes(b"\xff\xfe")
     (folder / "broken.py").write_text("def name(:\n")
     monkeypatch.syspath_prepend(str(folder))

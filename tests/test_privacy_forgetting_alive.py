@@ -531,7 +531,9 @@ def test_in_any_order_nothing_raises_counts_add_up_and_what_is_said_later_is_who
 @pytest.mark.nightly
 @settings(max_examples=300, **bounded)  # type: ignore[arg-type]
 @given(schedule=st.lists(moves, min_size=30, max_size=200))
-def test_so_it_is_in_many_long_schedules(schedule: list[tuple[str, str, bool]]) -> None:
+def test_in_many_long_schedules_nobody_who_talks_while_somebody_is_forgotten_loses_a_turn(
+    schedule: list[tuple[str, str, bool]],
+) -> None:
     party(schedule)
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from clawrl.check.clashes import OPEN_HOSTS, Claims, Listener, StateClaim
 from clawrl.check.interpreters import look_at_interpreters
 from clawrl.check.scaling import scaling_notes
-from clawrl.serving.browsers import is_local_or_address, parse_authority
+from clawrl.serving.browsers import BrowserRules
 
 if TYPE_CHECKING:
     from clawrl.config import Deployment
@@ -239,13 +239,16 @@ def _exposure_problems(document: Mapping[str, Any], path: str, application: Mapp
             f"{path}.args.serving.api_key: not set while http_options.host is {host!r}; set it to env:SOME_VARIABLE"
         ]
     if isinstance(host, str) and isinstance(serving, dict) and not serving.get("api_key"):
-        return _unnamed_host(host, path, serving.get("allowed_hosts"))
+        port = (document.get("http_options") or {}).get("port", _HTTP_PORT)
+        return _unnamed_host(host, port, path, serving.get("allowed_hosts"))
     return []
 
 
-def _unnamed_host(host: str, path: str, allowed: Any) -> list[str]:
-    named = [parse_authority(name) for name in allowed or () if isinstance(name, str)]
-    if is_local_or_address(host) or host.lower() in [name.name for name in named if name is not None]:
+def _unnamed_host(host: str, port: Any, path: str, allowed: Any) -> list[str]:
+    # What is no list of texts is another problem, which the config's own check names.
+    named = [name for name in allowed if isinstance(name, str)] if isinstance(allowed, list) else []
+    asked = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if BrowserRules.of(None, named).refusal("GET", "/", {"host": asked}) is None:
         return []
     return [
         f"{path}.args.serving.allowed_hosts: lacks http_options.host, and without a key requests for a name that is "

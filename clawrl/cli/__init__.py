@@ -15,8 +15,8 @@ __all__ = ["app", "console", "errors", "fail", "main"]
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Serve a language model and train it online.")
 for group in (watching, steering, looking, checking, talking, moving, keeping, demonstrating):
     app.add_typer(group.app)
-app.add_typer(looking.turns, name="turns", help="What became of each turn, and why.")
-app.add_typer(looking.sessions, name="sessions", help="Conversations.")
+app.add_typer(looking.turns, name="turns", help="What became of each turn, and why; alone it is `list`.")
+app.add_typer(looking.sessions, name="sessions", help="Conversations; alone it is `list`.")
 
 
 def main() -> None:

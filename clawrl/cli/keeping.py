@@ -49,7 +49,7 @@ def forget(
     if lost_keys and deployment is None:
         fail("--lost-keys is about a deployment that does not run: name it by --deployment")
     if not (named or lost_keys) or (turn and len(named) > 1):
-        fail("name what is to be forgotten: --user, --session (of a --user), or --turn")
+        fail("name what is to be forgotten: --user, --session (of a --user), --turn, or --lost-keys")
     if as_json and not yes:
         fail("with --json nobody is asked whether it is meant, and what is deleted does not come back: add --yes")
     what = f"{', '.join(named)} {' '.join(named.values())}" if named else "whatever its keys do not open"

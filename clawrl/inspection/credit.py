@@ -11,7 +11,7 @@ sampled token's share of that.
 
 Nothing is stored for this but the baseline that a step used. Three things only the trainer knew: its own log-probs, for
 which the engine's stand in; which tokens were the policy's ``k`` likeliest; and which of several hints it took, for
-which the shortest stands in.
+which the shortest stands in. The method is the one that the deployment has now.
 """
 
 from __future__ import annotations

@@ -15,10 +15,12 @@ from __future__ import annotations
 import sqlite3
 
 from clawrl.ledger.cases import judge_request, taken_feedback
-from clawrl.ledger.codec import NOBODY
+from clawrl.ledger.codec import NOBODY, KeyGone
 from clawrl.ledger.database import Database
 from clawrl.ledger.judgements import reopen
+from clawrl.ledger.moves import state_of
 from clawrl.ledger.states import is_legal
+from clawrl.ledger.unreadable import put_away
 from clawrl.ledger.views import FeedbackOutcome, FeedbackTaken
 from clawrl.messages import DropReason, Feedback, TurnId, TurnKind, TurnState
 
@@ -46,8 +48,13 @@ def give(db: Database, feedback: Feedback) -> FeedbackTaken | None:
     )
     if not in_time:
         return FeedbackTaken(outcome=outcome, state=state, to_judge=None)
-    reopen(db, turn_id, "feedback")
-    return FeedbackTaken(outcome=outcome, state=TurnState.JUDGING, to_judge=judge_request(db, turn_id))
+    try:
+        reopen(db, turn_id, "feedback")
+        return FeedbackTaken(outcome=outcome, state=TurnState.JUDGING, to_judge=judge_request(db, turn_id))
+    except KeyGone as error:
+        put_away(db, turn_id, error)
+        db.execute("UPDATE feedback SET outcome = ? WHERE turn_id = ?", FeedbackOutcome.TOO_LATE, turn_id)
+        return FeedbackTaken(outcome=FeedbackOutcome.TOO_LATE, state=state_of(db, turn_id) or state, to_judge=None)
 
 
 def lacks_evidence(db: Database, turn_id: TurnId) -> bool:
@@ -56,7 +63,7 @@ def lacks_evidence(db: Database, turn_id: TurnId) -> bool:
     return (
         row is not None
         and _in_time(row)
-        and taken_feedback(db, turn_id) is not None
+        and db.scalar("SELECT 1 FROM feedback WHERE turn_id = ? AND outcome = 'taken'", turn_id) is not None
         and db.scalar("SELECT 1 FROM evidence WHERE turn_id = ?", turn_id) is None
     )
 

@@ -43,7 +43,8 @@ class Forgetful:
 
     def _sessions(self, owner: str | None, session: str) -> list[tuple[str, str]]:
         if owner is not None:
-            return [(owner, self._gate.name(owner, session))]
+            now = (owner, self._gate.name(owner, session))
+            return [now, *(each for each in people.sessions_of(self._db, self._gate, owner, session) if each != now)]
         return people.sessions_called(self._db, self._gate, session)
 
     # Whoever was forgotten has no key, and what comes late must not make one.

@@ -195,8 +195,8 @@ def _take_back_evidence(db: Database, scope: Scope, turn_ids: Collection[TurnId]
                 db.execute(f"DELETE FROM {table} WHERE turn_id = ?", parent)
             result += _take_back_hints(db, [parent])
             silence_judge(db, parent, row["owner"], keep=True)
-            taught = frozenset({step}) if step is not None and state in HELD else frozenset[int]()
-            result += Forgotten(evidence=1, leases=voided, evidence_steps=taught)
+            taught = learned.steps_of(db, parent) | ({step} if step is not None and state in HELD else set())
+            result += Forgotten(evidence=1, leases=voided, evidence_steps=frozenset(taught))
     return result
 
 

@@ -25,12 +25,13 @@ import uuid
 
 from clawrl.ledger.blanks import blank_arrival
 from clawrl.ledger.cases import judge_request
-from clawrl.ledger.codec import NOBODY
+from clawrl.ledger.codec import NOBODY, KeyGone
 from clawrl.ledger.database import Database
 from clawrl.ledger.feedback import lacks_evidence
 from clawrl.ledger.judgements import reopen
 from clawrl.ledger.permission import may_train, note_late
 from clawrl.ledger.remembering import is_refused
+from clawrl.ledger.unreadable import put_away
 from clawrl.ledger.views import Linked
 from clawrl.messages import Arrival, JudgeRequest, TurnId, TurnKind
 
@@ -59,8 +60,8 @@ def arrive(db: Database, arrival: Arrival) -> Linked:
     return Linked(session=session, parent=None if parent is None else parent["turn_id"], to_judge=to_judge)
 
 
-def deliver(db: Database, parent: TurnId, child: TurnId) -> JudgeRequest:
-    """The child's new messages become the parent's evidence, and the parent a case for the judge."""
+def deliver(db: Database, parent: TurnId, child: TurnId) -> JudgeRequest | None:
+    """The child's new messages become the parent's evidence, and the parent a case for the judge, if it can be read."""
     # Copied as sealed bytes: parent and child have one owner.
     db.execute(
         "INSERT INTO evidence (turn_id, from_turn, messages)"
@@ -70,10 +71,13 @@ def deliver(db: Database, parent: TurnId, child: TurnId) -> JudgeRequest:
     )
     # The case with the evidence is another one than that of the feedback alone: a judgement of that one is void.
     db.execute("UPDATE feedback SET given_at = ? WHERE turn_id = ? AND outcome = 'taken'", db.clock(), parent)
-    reopen(db, parent, f"by {child}")
-    request = judge_request(db, parent)
-    assert request is not None
-    return request
+    try:
+        reopen(db, parent, f"by {child}")
+        return judge_request(db, parent)
+    except KeyGone as error:
+        # Else nobody could go on with this conversation, and a journal with the child would never be taken in.
+        put_away(db, parent, error)
+        return None
 
 
 def adopt_orphan(db: Database, turn_id: TurnId) -> JudgeRequest | None:

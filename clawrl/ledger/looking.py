@@ -102,7 +102,7 @@ def find_turns(db: Database, wanted: TurnFilter, before: int | None, limit: int)
 
 def recent_sessions(db: Database, before: int | None, limit: int) -> Page[SessionRow]:
     """Those whose newest turn has a smaller ``seq`` than ``before``, by their newest turn."""
-    limit, scan = min(limit, MOST_ROWS), SCAN // SCAN_PER_SESSION_ROW
+    limit, scan = max(1, min(limit, MOST_ROWS)), SCAN // SCAN_PER_SESSION_ROW
     seen = db.rows(
         "SELECT seq, owner, session FROM turns WHERE seq < ? ORDER BY seq DESC LIMIT ?",
         _TOP if before is None else before,

@@ -9,12 +9,14 @@ is part of the history are as new, or newer.
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator
 
 from clawrl.ledger import learned, people
-from clawrl.ledger.codec import KeyedVault
+from clawrl.ledger.codec import SEALED_MARK, KeyedVault
 from clawrl.ledger.database import Database, LedgerFileError
 from clawrl.ledger.forgetting import forget_unreadable
+from clawrl.ledger.hints import digest_of
 from clawrl.ledger.permission import keep_wishes
 from clawrl.messages import TurnId
 
@@ -53,7 +55,7 @@ def settle(db: Database, vault: KeyedVault, *, accept_loss: bool) -> None:
         )
 
 
-def note(db: Database, vault: KeyedVault) -> None:
+def _note(db: Database, vault: KeyedVault) -> None:
     """The newest change to the keys that this ledger may depend on."""
     db.execute("INSERT OR REPLACE INTO keys_seen (only, mark) VALUES (1, ?)", vault.newest_mark())
 
@@ -64,12 +66,11 @@ class KeysSeen:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._vault = db.codec.keyed
-        self._mark = None if self._vault is None else self._vault.newest_mark()
 
     def __call__(self) -> None:
-        if self._vault is not None and (newest := self._vault.newest_mark()) != self._mark:
-            note(self._db, self._vault)
-            self._mark = newest
+        # Asked for, not remembered: a commit that fails takes the note along.
+        if self._vault is not None and self._vault.newest_mark() != self._db.scalar("SELECT mark FROM keys_seen"):
+            _note(self._db, self._vault)
 
 
 def _unreadable(db: Database, vault: KeyedVault, owner: str) -> Iterator[TurnId]:
@@ -92,10 +93,18 @@ def _unreadable(db: Database, vault: KeyedVault, owner: str) -> Iterator[TurnId]
 
 def _forget_the_rest(db: Database, vault: KeyedVault, owner: str) -> None:
     """What outlives its turns."""
-    for row in db.rows("SELECT id, hint FROM hints WHERE owner = ?", owner):
-        if not vault.has_key(owner) or not vault.is_current(owner, row["hint"]):
+    has_key = vault.has_key(owner)
+    for row in db.rows("SELECT id, digest, hint FROM hints WHERE owner = ?", owner):
+        if not has_key or not _is_theirs(db, vault, owner, row):
             db.execute("DELETE FROM hints WHERE id = ?", row["id"])
-    if not vault.has_key(owner):
+    if not has_key:
         db.execute("DELETE FROM hint_uses WHERE owner = ?", owner)
         keep_wishes(db, owner, None)
         learned.take_out(db, owner)
+
+
+def _is_theirs(db: Database, vault: KeyedVault, owner: str, row: sqlite3.Row) -> bool:
+    """Of one that is not sealed only its digest tells; with that of an earlier key nobody would find it again."""
+    if row["hint"].startswith(SEALED_MARK):
+        return vault.is_current(owner, row["hint"])
+    return bool(digest_of(db, owner, db.codec.unpack_json(owner, row["hint"])) == row["digest"])

@@ -24,10 +24,14 @@ def owners(db: Database, table: str = "arrivals") -> list[str]:
 
 def sessions_called(db: Database, gate: Gate, session: str, table: str = "arrivals") -> list[tuple[str, str]]:
     """Everybody who has a session that is, or was, called like this, with the name that it has here."""
-    named = [(owner, name) for owner in owners(db, table) for name in {session, gate.name(owner, session)}]
+    return [each for owner in owners(db, table) for each in sessions_of(db, gate, owner, session, table)]
+
+
+def sessions_of(db: Database, gate: Gate, owner: str, session: str, table: str = "arrivals") -> list[tuple[str, str]]:
+    """Those of one owner."""
     return [
         (owner, name)
-        for owner, name in sorted(named)
+        for name in sorted(gate.names(owner, session))
         if db.scalar(f"SELECT 1 FROM {table} WHERE owner = ? AND session = ? LIMIT 1", owner, name)
     ]
 

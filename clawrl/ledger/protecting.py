@@ -53,7 +53,6 @@ def protect(db: Database, *, accept_loss: bool = False) -> bool:
             )
         if known is not None:
             lost_keys.settle(db, vault, accept_loss=accept_loss)
-        lost_keys.note(db, vault)
         db.function("sealed", lambda owner, blob: _sealed(db, vault, owner, blob), 2)
         db.function("keyed", db.codec.digest, 2)
         if known is None:

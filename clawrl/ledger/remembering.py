@@ -97,7 +97,8 @@ def note(db: Database, scope: Scope, found: Forgotten, lead: float = 0.0) -> Non
 def found(db: Database, ids: Iterable[int]) -> Forgotten:
     result = Forgotten()
     for each in ids:
-        result += Forgotten.unpack(db.scalar("SELECT found FROM forgettings WHERE id = ?", each))
+        if (row := db.one("SELECT found FROM forgettings WHERE id = ?", each)) is not None:
+            result += Forgotten.unpack(row["found"])
     return result
 
 
@@ -118,6 +119,10 @@ def extend(db: Database, scope: Scope) -> None:
 def ended(db: Database, scope: Scope) -> None:
     """All of it is gone; the names go, too."""
     db.execute("UPDATE forgettings SET owner = NULL, session = NULL WHERE id = ?", scope.id)
+
+
+def prune(db: Database) -> None:
+    """Nothing of theirs can come any more."""
     db.execute("DELETE FROM forgettings WHERE owner IS NULL AND until < ?", db.clock() - KEEP_S)
 
 
@@ -146,8 +151,11 @@ def _covered(db: Database, arrival: Arrival, lead: str) -> bool:
         who.append(_who(db, arrival.owner, arrival.session))
     marks = ", ".join("?" for _ in who)
     gone = db.scalar(
-        f"SELECT 1 FROM forgettings WHERE who IN ({marks}) AND ? BETWEEN since AND until + {lead} LIMIT 1",
+        # The second bound is for the index.
+        f"SELECT 1 FROM forgettings WHERE who IN ({marks}) AND until >= ?"
+        f" AND ? BETWEEN since AND until + {lead} LIMIT 1",
         *who,
+        arrival.arrived_at - MOST_LEAD_S,
         arrival.arrived_at,
     )
     return gone is not None

@@ -273,6 +273,7 @@ CREATE TABLE IF NOT EXISTS forgettings (
 );
 CREATE INDEX IF NOT EXISTS forgettings_of ON forgettings (who, until);
 CREATE INDEX IF NOT EXISTS forgettings_wanted ON forgettings (wanted);
+CREATE INDEX IF NOT EXISTS forgettings_by_age ON forgettings (until);
 CREATE TABLE IF NOT EXISTS trained_on (
     who TEXT NOT NULL,
     step INTEGER NOT NULL,

@@ -87,6 +87,13 @@ class Gate:
         """A session's or a group's name; one that must not be kept has another in its place, always the same."""
         if name is None or self.screen.is_clean(name):
             return name
+        return self._other_name(owner, name)
+
+    def names(self, owner: str, name: str) -> set[str]:
+        """What it may be called here: rules come and go."""
+        return {name, self._other_name(owner, name)}
+
+    def _other_name(self, owner: str, name: str) -> str:
         return f"private-{self._codec.pseudonym(owner, name)[:16]}"
 
     def _keyed_arrival(self, arrival: Arrival, late: bool) -> Arrival:

@@ -98,8 +98,8 @@ class Ledger(Reads, Forgetful):
         self._db = Database(Path(path), codec, clock)
         self._gate = Gate(screen or AsItIs(), codec)
         self._db.keeps_untrainable = keeps_untrainable
-        protect(self._db, accept_loss=accept_loss)
         self._db.before_commit = KeysSeen(self._db)
+        protect(self._db, accept_loss=accept_loss)
 
     def transaction(self) -> AbstractContextManager[None]:
         return self._db.transaction()

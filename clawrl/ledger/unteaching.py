@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clawrl.ledger import learned, leases
+from clawrl.ledger.codec import KeyGone
 from clawrl.ledger.database import Database
 from clawrl.ledger.judgements import reopen
 from clawrl.ledger.moves import state_of
 from clawrl.ledger.states import HELD
+from clawrl.ledger.unreadable import put_away
 from clawrl.messages import TurnId, TurnState
 
 
@@ -44,7 +46,10 @@ def unteach(db: Database, turn_ids: Iterable[TurnId]) -> Untaught:
             else:
                 steps.add(row["step"])
         if state in (TurnState.JUDGED, TurnState.QUEUED):
-            reopen(db, turn_id, "a hint was forgotten")
+            try:
+                reopen(db, turn_id, "a hint was forgotten")
+            except KeyGone as error:
+                put_away(db, turn_id, error)
         elif state in HELD:
             db.execute("UPDATE turns SET forgotten = 1 WHERE turn_id = ?", turn_id)
         for table in ("targets", "hint_uses"):

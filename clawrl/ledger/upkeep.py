@@ -8,7 +8,7 @@ Of a trained turn whose text is deleted it is kept on in which step it was, see 
 
 from __future__ import annotations
 
-from clawrl.ledger import hint_uses, learned, permission, vitals
+from clawrl.ledger import hint_uses, learned, permission, remembering, vitals
 from clawrl.ledger.blanks import strip
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.counts import counter
@@ -75,6 +75,7 @@ def prune(db: Database, config: LedgerConfig) -> int:
     _prune_targets(db, safe_step)
     vitals.prune_orphans(db)
     permission.prune(db, BATCH)
+    remembering.prune(db)
     cutoff = db.scalar(
         "SELECT seq FROM turns WHERE state IN ('trained', 'dropped') ORDER BY seq DESC LIMIT 1 OFFSET ?",
         config.keep_finished_turns,

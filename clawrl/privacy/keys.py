@@ -14,6 +14,7 @@ One process owns the folder: the one that holds the state folder. Threads may sh
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
@@ -76,6 +77,8 @@ class KeyStore:
         self.generation = 0
         for path in (folder, self._owners):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for half_gone in self._owners.glob("*.gone"):
+            self._overwrite(half_gone)
         self.keyring = self._keyring(given=master is not None)
         self._master = master or self._master_file()
         self._check_master()
@@ -115,17 +118,25 @@ class KeyStore:
         with self._lock:
             self._keys.pop(owner, None)
             path = self._path(owner)
-            if path.exists():
-                self._changes()
-            try:
-                with path.open("r+b", buffering=0) as file:
-                    file.write(secrets.token_bytes(os.fstat(file.fileno()).st_size))
-                    os.fsync(file.fileno())
-            except FileNotFoundError:
+            if not path.exists():
                 return False
-            path.unlink()
+            self._changes()
+            # Aside first: half overwritten under its name it would be a key that nobody can open.
+            aside = path.with_suffix(".gone")
+            os.replace(path, aside)
             sync_path(self._owners)
+            self._overwrite(aside)
             return True
+
+    def _overwrite(self, path: Path) -> None:
+        # Whoever opens the keys meanwhile, to read, does the same.
+        with contextlib.suppress(FileNotFoundError):
+            with path.open("r+b") as file:
+                file.write(secrets.token_bytes(os.fstat(file.fileno()).st_size))
+                file.flush()
+                os.fsync(file.fileno())
+            path.unlink()
+        sync_path(self._owners)
 
     def newest_mark(self) -> str:
         """Of the newest key that was made or deleted; empty where none was yet."""
@@ -150,9 +161,10 @@ class KeyStore:
         path, mark = self.folder / "history", secrets.token_hex(_MARK_BYTES)
         new = not path.exists()
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(handle, "ab", buffering=0) as file:
-            # A line of its own also where a crash cut off the one before.
+        with os.fdopen(handle, "ab") as file:
+            # A line of its own also where a crash, or a full disk, cut off the one before.
             file.write(f"\n{mark}\n".encode())
+            file.flush()
             os.fsync(file.fileno())
         if new:
             sync_path(self.folder)

@@ -57,14 +57,6 @@ async function refusal(response, used) {
   return new ApiError(response.status, message, response.headers.get("Retry-After"));
 }
 
-// No address can have these as a part of its path: every browser would go up instead.
-const UNSPEAKABLE = [".", ".."];
-
-async function sessionNamed(name, query, signal) {
-  if (!UNSPEAKABLE.includes(name)) return json("GET", `clawrl/sessions/${encodeURIComponent(name)}`, { query, signal });
-  return { session: name, of: [], turns: await api.turns({ ...query, session: name }, signal) };
-}
-
 const json = async (method, path, options) => (await request(method, path, options)).json();
 
 export const api = {
@@ -72,7 +64,8 @@ export const api = {
   turns: (query, signal) => json("GET", "clawrl/turns", { query, signal }),
   turn: (id, signal) => json("GET", `clawrl/turns/${encodeURIComponent(id)}`, { signal }),
   sessions: (query, signal) => json("GET", "clawrl/sessions", { query, signal }),
-  session: sessionNamed,
+  // By a query: a path with `..` in it would be shortened.
+  session: (name, query, signal) => json("GET", "clawrl/session", { query: { ...query, session: name }, signal }),
   versions: (query, signal) => json("GET", "clawrl/versions", { query, signal }),
   steps: (query, signal) => json("GET", "clawrl/steps", { query, signal }),
   models: (signal) => json("GET", "v1/models", { signal }),
@@ -82,7 +75,7 @@ export const api = {
   rollback: (version) => json("POST", "clawrl/rollback", { body: { version } }),
   feedback: (turn, score, comment) =>
     json("POST", "v1/feedback", { body: { turn_id: turn, score, ...(comment ? { comment } : {}) } }),
-  endSession: (name) => json("POST", `clawrl/sessions/${encodeURIComponent(name)}/done`, {}),
+  endSession: (name) => json("POST", "clawrl/session/done", { query: { session: name } }),
 };
 
 // A streamed answer: calls `onDelta({text, reasoning})`, returns {turn, version, finish}.

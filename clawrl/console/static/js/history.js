@@ -19,20 +19,29 @@ export class History {
   // The newest rows, as they are now, and whatever came since somebody last looked.
   async refresh(signal) {
     const limit = this.known.size ? this.newest : this.page;
-    let found = await this.ask({ limit }, signal);
+    // The start of an empty history says nothing of what came since.
+    if (!this.known.size) this.reachedStart = false;
+    let page = await this.ask({ limit }, signal);
+    let found = page;
     let ended = found.length < limit;
-    while (!ended && this.known.size && !found.some((row) => this.known.has(this.number(row)))) {
+    while (!ended && this.known.size && !this.knows(page.at(-1))) {
       if (found.length >= this.missed) {
         // What was known would stand beyond a hole.
         this.known.clear();
         this.reachedStart = false;
         break;
       }
-      const page = await this.ask({ before: this.number(found.at(-1)), limit: this.page }, signal);
+      page = await this.ask({ before: this.number(found.at(-1)), limit: this.page }, signal);
       ended = page.length < this.page;
       found = [...found, ...page];
     }
     this.take(found, ended);
+  }
+
+  // As it is: a restored checkpoint or a new one changes more rows than came.
+  knows(row) {
+    const oldest = Math.min(...this.known.keys());
+    return this.number(row) < oldest || JSON.stringify(this.known.get(this.number(row))) === JSON.stringify(row);
   }
 
   async older(signal) {
