@@ -236,6 +236,10 @@ def test_check_refuses_to_serve_under_a_name_that_would_be_refused(tmp_path: Pat
     for allowed in ("allowed_hosts: [Box.LAN]", "allowed_hosts: ['box.lan:8000']", "api_key: secret"):
         other = checked(**{"served_name:": f"{allowed}\n        served_name:"})
         assert "allowed_hosts" not in other.output, other.output
+    another_port = checked(**{"served_name:": "allowed_hosts: ['box.lan:9000']\n        served_name:"})
+    assert another_port.exit_code == 1 and "lacks http_options.host" in another_port.output
+    no_list = checked(**{"served_name:": "allowed_hosts: 5\n        served_name:"})
+    assert no_list.exit_code == 1 and "allowed_hosts" in no_list.output and isinstance(no_list.exception, SystemExit)
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,31 @@ def test_what_is_kept_of_a_history_is_bounded_and_has_no_hole(fake: Fake, open_p
     ]
 
 
+def test_a_history_renews_what_was_undone_and_goes_back_to_what_came_to_an_empty_one(
+    fake: Fake, open_page: Open
+) -> None:
+    page = open_page(enter=False)
+    seen = page.evaluate(
+        """async () => {
+            const { History } = await import(new URL("js/history.js", location.href));
+            let newest = 0, undone = 0;
+            const ask = async ({ before = newest + 1, limit }) =>
+                Array.from({ length: Math.min(limit, before - 1) }, (_, at) => before - 1 - at)
+                    .map(seq => ({ seq, taken: seq <= newest - undone }));
+            const kept = new History(ask, row => row.seq, { page: 10, newest: 4 });
+            await kept.refresh();
+            newest = 15;
+            await kept.refresh();
+            const more = kept.more;
+            await kept.older();
+            undone = 12;
+            await kept.refresh();
+            return [more, kept.rows.length, kept.rows.filter(row => row.taken).length];
+        }"""
+    )
+    assert seen == [True, 15, 3]
+
+
 @pytest.mark.parametrize(("measured", "name"), [("opd_gap", "Gap to the teacher"), ("kl", "KL to the start")])
 def test_each_divergence_stands_under_its_own_name_where_the_method_measures_it(
     fake: Fake, open_page: Open, measured: str, name: str
