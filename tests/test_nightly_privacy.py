@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -14,6 +16,7 @@ from clawrl.messages import TurnId
 from clawrl.privacy.config import PrivacyConfig
 from clawrl.privacy.keys import KeyGone, KeyStore
 from clawrl.privacy.opening import open_ledger
+from clawrl.privacy.vault import LedgerVault
 from tests.live import AUTH, GUARDS_FOR_RANDOM_WEIGHTS, MODEL, Live, free_port, tiny_deployment
 from tests.privacy_kit import SECRET, found_in
 
@@ -84,11 +87,13 @@ def test_text_and_ids_are_nowhere_on_disk_and_a_forgotten_user_is_gone_for_good(
     status = live.status()
     assert status["turns"]["adds_up"]
     keys = KeyStore(live.home / "tiny.keys")
-    with (
-        open_ledger(backup / "tiny", LedgerConfig(), PrivacyConfig(), keys=keys) as old,
-        pytest.raises(KeyGone),
-    ):
-        old.turn(TurnId(mine[0]))
+    asked = "SELECT t.owner, p.response_text FROM payloads p JOIN turns t USING (turn_id) WHERE turn_id = ?"
+    with closing(sqlite3.connect(backup / "tiny" / "ledger.sqlite")) as copied:
+        owner, sealed = copied.execute(asked, (mine[0],)).fetchone()
+    with pytest.raises(KeyGone):
+        LedgerVault(keys).unseal(owner, sealed)
+    with open_ledger(backup / "tiny", LedgerConfig(), PrivacyConfig(), keys=keys) as old:
+        assert [old.texts_if_any(TurnId(turn_id)) for turn_id in mine] == [None] * len(mine) and old.counts().adds_up
     # Who comes back is served and learned from again, and training goes on.
     again = talk(live, "the key of ann", "t", 7, "good morning")
     live.wait_for(lambda s: s["version"] > status["version"], timeout_s=300, what="another step")
