@@ -105,6 +105,13 @@ def said(
     return replace(turn, **(fields | changes))  # type: ignore[arg-type]
 
 
+def alter(ledger: Ledger, table: str, column: str, turn_id: str) -> None:
+    """As a disk may, or a hand: one bit of what is sealed."""
+    blob = bytearray(ledger._db.scalar(f"SELECT {column} FROM {table} WHERE turn_id = ?", turn_id))
+    blob[-1] ^= 1
+    ledger._db.execute(f"UPDATE {table} SET {column} = ? WHERE turn_id = ?", bytes(blob), turn_id)
+
+
 def _base64(data: bytes) -> dict[str, bytes]:
     """As part of something longer it may begin at each of three places."""
     forms = {}

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clawrl.ledger import Ledger
 from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, TurnId, TurnState
 from clawrl.privacy.config import PrivacyConfig
-from clawrl.privacy.forgetting import Steps, Wanted, forget, resume, run_steps
+from clawrl.privacy.forgetting import Wanted, forget, resume, run_steps
 from clawrl.privacy.keys import KeyStore
 from clawrl.privacy.opening import open_keys
-from tests.ledger_kit import ask, ids, judge, queue, reply, rows, serve, take_step, to_judging, user
+from tests.forgetting_kit import AHEAD_S, BOUNDED, FIRST, MOVE, everything_works, now, party, stepwise
+from tests.ledger_kit import ask, ids, judge, queue, reply, rows, take_step, to_judging, user
 from tests.office import Office, talk
 from tests.privacy_kit import SECRET, found_in, opened, said
-
-AHEAD_S = 900.0
 
 
 @pytest.fixture
@@ -35,23 +32,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clawrl.ledger.forgetting.BATCH", 2)
 
 
-def stepwise(ledger: Ledger, steps: Steps, between: Callable[[int], None]) -> dict:  # type: ignore[type-arg]
-    """Runs the steps with something else after each."""
-    answer, ran = None, 0
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration as end:
-            return dict(end.value)
-        answer = step.run(ledger)
-        ran += 1
-        between(ran)
-
-
-def now(ledger: Ledger) -> float:
-    return ledger._db.clock()
-
-
 def one_more(ledger: Ledger, name: str, owner: str = "ann", ahead: float = 0.0, session: str = "s") -> None:
     """A turn that is answered, goes on and is judged: it lies in the queue."""
     talk, at = user(f"{SECRET} {name}"), now(ledger) + ahead
@@ -62,15 +42,6 @@ def one_more(ledger: Ledger, name: str, owner: str = "ann", ahead: float = 0.0, 
     ledger.arrive(ask(f"{name}-next", talk, owner=owner, session=f"{session}-{name}", at=at))
     if ahead >= 0.0:
         assert judge(ledger, name)
-
-
-def everything_works(ledger: Ledger) -> None:
-    """All that reads everybody's rows."""
-    ledger.awaiting_judgement()
-    ledger.find_turns(TurnFilter())
-    for row in ledger.turns(1_000):
-        ledger.turn(row.turn_id), ledger.life(row.turn_id), ledger.judge_request(row.turn_id)
-    assert ledger.counts().adds_up
 
 
 @pytest.mark.parametrize("ahead", [0.0, AHEAD_S, -AHEAD_S], ids=["same clock", "clock ahead", "clock behind"])
@@ -124,7 +95,7 @@ def test_a_turn_that_nobody_announced_is_refused_although_its_clock_is_ahead(sta
     assert ledger.turns(1)[0].state is TurnState.AWAITING_NEXT, "announced afterwards, by a clock that is right"
 
 
-@pytest.mark.parametrize("where", ["before the key goes", "after it"])
+@pytest.mark.parametrize("where", ["before the key goes", "half way", "after it"])
 def test_a_crash_around_the_deletion_of_the_key_is_finished_while_she_talks(
     state: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,12 +104,17 @@ def test_a_crash_around_the_deletion_of_the_key_is_finished_while_she_talks(
     one_more(ledger, "old")
 
     def dies(self: Ledger, owner: str) -> bool:
-        if where == "after it":
+        if where != "before the key goes":
             keys.shred(owner)
+        return no_power()
+
+    def no_power(*_: object) -> bool:
         raise OSError("the power went")
 
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "shred", dies)
+        if where == "half way":
+            patch.setattr(Path, "unlink", no_power)
         with pytest.raises(OSError, match="power"):
             run_steps(ledger, forget(Wanted(owner="ann")))
     ledger.close()
@@ -310,6 +286,19 @@ def test_after_a_crash_at_any_step_who_asks_again_is_told_all_of_it(state: Path,
     assert all(rows(ledger, table) == 0 for table in ("hints", "evidence", "feedback"))
 
 
+def test_steps_that_were_undone_since_are_told_where_only_the_evidence_is_forgotten(state: Path) -> None:
+    ledger = opened(state)
+    ledger.restored("run", 0)
+    ledger.record(said("t", user("hello"), "hi", session="s", at=now(ledger)))
+    follows = user("hello") + reply("hi") + user("thanks")
+    ledger.arrive(ask("t-next", follows, session="s", owner="ann", at=now(ledger)))
+    assert judge(ledger, "t") and take_step(ledger, "run", 1, 1) == ["t"]
+    ledger.restored("again", 0)
+    assert ledger.state(TurnId("t")) is TurnState.QUEUED
+    report = run_steps(ledger, forget(Wanted(turn_id=TurnId("t-next"))))
+    assert (report["steps"], report["evidence_of"], report["evidence_steps"]) == ([], 1, [1])
+
+
 def test_the_same_call_twice_is_one_and_another_one_finds_nothing(state: Path) -> None:
     ledger = opened(state)
     three_steps(ledger)
@@ -332,196 +321,11 @@ def test_what_was_found_names_nobody(state: Path) -> None:
         assert not any("ann" in str(value) or "harbour" in str(value) for value in tuple(row))
 
 
-# One row an interval.
-
-
-def test_what_was_said_between_two_forgotten_turns_of_a_session_stays(state: Path) -> None:
-    ledger = opened(state)
-    ledger.record(said("first", user("x"), "r", session="s", at=now(ledger)))
-    assert run_steps(ledger, forget(Wanted(turn_id=TurnId("first"))))["turns"] == 1
-    between = said("between", user("unrelated"), "answer", session="s", at=now(ledger))
-    ledger.record(said("second", user("z"), "r", session="s", at=now(ledger)))
-    assert run_steps(ledger, forget(Wanted(turn_id=TurnId("second"))))["turns"] == 1
-    ledger.record(between)  # out of a journal
-    assert ledger.turn(TurnId("between")).response_text == "answer"  # type: ignore[union-attr]
-    early = said("early", user("z"), "r", session="s", at=between.arrival.arrived_at - 3600.0)
-    ledger.record(early)
-    assert ledger.turn(TurnId("early")).response_text == "r", "before the first"  # type: ignore[union-attr]
-
-
-def test_a_crash_in_the_second_forgetting_does_not_widen_the_first(state: Path) -> None:
-    ledger = opened(state)
-    at = now(ledger)
-    for number, name in enumerate(("a", "b", "c")):
-        ledger.record(said(name, user(name), "r", session="s", at=at - 100.0 + number))
-    run_steps(ledger, forget(Wanted(turn_id=TurnId("c"))))
-    for name in ("d", "e"):
-        ledger.record(said(name, user(name), "r", session="s", at=now(ledger)))
-    ledger.begin_forgetting(turn_id=TurnId("e"))
-    run_steps(ledger, resume())
-    kept = {row.turn_id for row in ledger.turns() if row.owner == "ann"}
-    assert kept == {"a", "b", "d"}
-
-
-def test_a_session_of_a_user_that_is_only_in_a_journal_is_forgotten(state: Path) -> None:
-    ledger = opened(state)
-    late = said("late", user(SECRET), SECRET, session="s", at=now(ledger))
-    other = said("other", user("hello"), "hi", session="t", at=now(ledger))
-    assert not run_steps(ledger, forget(Wanted(owner="ann", session="s")))["found"]
-    ledger.record(late)
-    ledger.record(other)
-    by_id = {row.turn_id: row.drop_reason for row in ledger.turns()}
-    assert by_id == {"late": DropReason.FORGOTTEN, "other": None}
-
-
-def test_a_ledger_of_an_early_format_4_keeps_what_it_remembers(state: Path) -> None:
-    ledger = opened(state)
-    who = ledger._db.codec.pseudonym("owner", "ann")
-    for statement in (
-        "DROP TABLE forgettings",
-        "CREATE TABLE forgotten (who TEXT PRIMARY KEY, since REAL NOT NULL, until REAL NOT NULL, owner TEXT,"
-        " session TEXT) WITHOUT ROWID",
-        f"INSERT INTO forgotten VALUES ('{who}', 0, {now(ledger)}, NULL, NULL), ('x', 0, {now(ledger)}, 'bob', NULL)",
-    ):
-        ledger._db.execute(statement)
-    ledger.close()
-    ledger = opened(state)
-    ledger.record(said("late", user(SECRET), SECRET, at=1_000.0))
-    assert ledger.turns(1)[0].drop_reason is DropReason.FORGOTTEN
-    assert [scope.owner for scope in ledger.forgetting_under_way()] == ["bob"]
-    run_steps(ledger, resume())
-    opened(state).close()
-
-
 # Schedules that nobody thought of.
 
-MOVES = ("step", "step", "step", "arrive", "record", "record", "judge", "lease", "crash", "begin", "look")
-FIRST = [(move, who, False) for who in ("ann", "bob") for move in ("arrive", "record", "arrive", "record", "judge")]
-WHO = ("ann", "bob")
 
-
-class Party:
-    """Two owners who talk through two ingresses, one with a clock that is ahead; one may be forgotten at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.keys = open_keys(folder, PrivacyConfig())
-        self.ledger = opened(folder, self.keys)
-        self.ledger.restored("run", 0)
-        self.steps: Steps | None = None
-        self.answer: object = None
-        self.whose = ""
-        self.named = 0
-        self.asked: dict[str, str] = {}
-        self.said: dict[str, list[str]] = {who: [] for who in WHO}
-        self.before: set[str] = set()
-
-    def close(self) -> None:
-        self.ledger.close()
-
-    def do(self, move: str, who: str, ahead: bool) -> None:
-        getattr(self, move)(who, ahead)
-        assert self.ledger.counts().adds_up
-
-    def step(self, who: str, ahead: bool) -> None:
-        if self.steps is None:
-            return
-        try:
-            step = self.steps.send(self.answer)
-        except StopIteration:
-            self.steps = None
-            return
-        self.answer = step.run(self.ledger)
-        if step.alone and self.whose and not self.ledger.forgetting_under_way():
-            self.before |= set(self.said[self.whose])
-            self.said[self.whose].clear()
-            self.whose = ""
-
-    def begin(self, who: str, ahead: bool) -> None:
-        if self.steps is None and not self.ledger.forgetting_under_way():
-            self.steps, self.answer, self.whose = forget(Wanted(owner=who)), None, who
-
-    def arrive(self, who: str, ahead: bool) -> None:
-        """Announced; its answer may come much later, or never."""
-        self.named += 1
-        name = f"t{self.named}"
-        self.ledger.arrive(self._asked(name, who, ahead))
-        self.said[who].append(name)
-        self.asked[name] = who
-
-    def record(self, who: str, ahead: bool) -> None:
-        name = next((name for name, owner in self.asked.items() if owner == who), None)
-        if name is None:
-            return
-        del self.asked[name]
-        turn = serve(self._asked(name, who, ahead), self._talk(name), f"answer {name}")
-        self.ledger.record(turn)
-        more = self._talk(name) + reply(f"answer {name}") + user("thanks")
-        follow = ask(f"{name}-next", more, owner=who, session=name, at=now(self.ledger) + AHEAD_S * ahead)
-        self.ledger.arrive(follow)
-
-    def judge(self, who: str, ahead: bool) -> None:
-        for case in self.ledger.awaiting_judgement(2):
-            judge(self.ledger, case.turn_id)
-
-    def lease(self, who: str, ahead: bool) -> None:
-        lent = self.ledger.lease("run", self.ledger.taken_step() + 1, 2, now=0.0, timeout_s=1e12, minimum=1)
-        if lent is None or not ahead:
-            return
-        if self.ledger.confirm(lent.lease_id, "run", 1.0):
-            self.ledger.applied(lent.lease_id, "run", {})
-
-    def look(self, who: str, ahead: bool) -> None:
-        everything_works(self.ledger)
-
-    def crash(self, who: str, ahead: bool) -> None:
-        self.ledger.close()
-        self.keys = KeyStore(self.keys.folder)
-        self.ledger = opened(self.folder, self.keys)
-        self.steps, self.answer = (resume(), None) if self.ledger.forgetting_under_way() else (None, None)
-
-    def end(self) -> None:
-        while self.steps is not None:
-            self.step("", False)
-        everything_works(self.ledger)
-        for row in self.ledger.turns(10_000):
-            turn = self.ledger.turn(row.turn_id)
-            assert turn is not None
-            if row.turn_id.removesuffix("-next") in self.before:
-                assert row.owner == "forgotten" and turn.response_text == ""
-            elif row.owner != "forgotten":
-                assert turn.response_text == f"answer {row.turn_id}" and turn.arrival.messages == self._talk(
-                    row.turn_id
-                )
-        kept = {row.turn_id for row in self.ledger.turns(10_000) if row.owner != "forgotten"}
-        said_since = {name for names in self.said.values() for name in names}
-        assert kept == said_since - set(self.asked), "what was said since is whole, and nothing else is left"
-
-    def _talk(self, name: str):  # type: ignore[no-untyped-def]
-        return user(f"question {name}")
-
-    def _asked(self, name: str, who: str, ahead: bool):  # type: ignore[no-untyped-def]
-        return ask(name, self._talk(name), owner=who, session=name, at=now(self.ledger) + AHEAD_S * ahead)
-
-
-def party(schedule: list[tuple[str, str, bool]]) -> Party:
-    with tempfile.TemporaryDirectory() as folder:
-        held = Party(Path(folder) / "state")
-        try:
-            for move in schedule:
-                held.do(*move)
-            held.end()
-        finally:
-            held.close()
-    return held
-
-
-moves = st.tuples(st.sampled_from(MOVES), st.sampled_from(WHO), st.booleans())
-bounded = {"suppress_health_check": list(HealthCheck), "deadline": None, "database": None}
-
-
-@settings(max_examples=30, derandomize=True, **bounded)  # type: ignore[arg-type]
-@given(schedule=st.lists(moves, min_size=10, max_size=60))
+@settings(max_examples=30, derandomize=True, **BOUNDED)  # type: ignore[arg-type]
+@given(schedule=st.lists(MOVE, min_size=10, max_size=60))
 def test_in_any_order_nothing_raises_counts_add_up_and_what_is_said_later_is_whole(
     schedule: list[tuple[str, str, bool]],
 ) -> None:
@@ -529,8 +333,8 @@ def test_in_any_order_nothing_raises_counts_add_up_and_what_is_said_later_is_who
 
 
 @pytest.mark.nightly
-@settings(max_examples=300, **bounded)  # type: ignore[arg-type]
-@given(schedule=st.lists(moves, min_size=30, max_size=200))
+@settings(max_examples=300, **BOUNDED)  # type: ignore[arg-type]
+@given(schedule=st.lists(MOVE, min_size=30, max_size=200))
 def test_in_many_long_schedules_nobody_who_talks_while_somebody_is_forgotten_loses_a_turn(
     schedule: list[tuple[str, str, bool]],
 ) -> None:

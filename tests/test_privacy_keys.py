@@ -86,6 +86,32 @@ def test_a_deleted_key_is_overwritten_and_gone_in_memory_as_well(tmp_path: Path)
         vault.unseal("ann", sealed)
 
 
+@pytest.mark.parametrize("where", ["before it is overwritten", "before its name goes"])
+def test_a_key_that_a_crash_left_half_deleted_is_gone_after_the_restart_and_in_nobodys_way(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, beside = KeyStore(tmp_path / "keys"), tmp_path / "second name"
+    store.key("ann")
+    (path,) = (tmp_path / "keys" / "owners").iterdir()
+    os.link(path, beside)
+    before, bob = beside.read_bytes(), store.key("bob")
+
+    def crash(*_: object) -> None:
+        raise OSError("the power went")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fstat" if where == "before it is overwritten" else "pathlib.Path.unlink", crash)
+        with pytest.raises(OSError, match="power"):
+            store.shred("ann")
+    again = KeyStore(tmp_path / "keys")
+    assert again.owners() == ["bob"] and again.existing("ann") is None
+    assert len(list((tmp_path / "keys" / "owners").iterdir())) == 1
+    assert again.of_all(["bob"])[1] == {"bob": bob} and again.knows(store.newest_mark())
+    assert len(beside.read_bytes()) == len(before) and beside.read_bytes() != before
+    again.key("ann")
+    assert KeyStore(tmp_path / "keys").owners() == ["ann", "bob"]
+
+
 def test_what_is_sealed_is_opened_by_its_owner_alone_and_only_unchanged(tmp_path: Path) -> None:
     vault = LedgerVault(KeyStore(tmp_path))
     sealed = vault.seal("ann", b"hello")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import resource
 import shutil
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +26,9 @@ from clawrl.privacy.keys import KeyStore
 from clawrl.privacy.opening import open_keys
 from tests.ledger_kit import ids, judge, queue, rows, take_step, to_judging, user
 from tests.live import tiny_deployment
-from tests.privacy_kit import IDS, SECRET, found_in, opened, said
+from tests.privacy_kit import IDS, SECRET, alter, found_in, opened, said
+from tests.test_privacy_hints import SOURCE, TAUGHT, hinting, taught_with_hints_of
+from tests.test_privacy_sealing import of_an_earlier_release
 
 
 @pytest.fixture
@@ -46,6 +52,17 @@ def peopled(state: Path, keys: KeyStore, **privacy: object) -> None:
             to_judging(ledger, f"{who}-judging", owner=who)
             ledger.record(said(f"{who}-awaiting", user(SECRET), SECRET, owner=who, session="x"))
             ledger.record(said(f"{who}-dropped", user("hi"), "x", owner=who, session="y"), DropReason.GREEDY)
+
+
+def forgotten_and_restored(state: Path, backup: Path, keys: KeyStore, *, back: bool, encrypt: bool) -> None:
+    """Ann is forgotten, may come back, and then the ledger is put back as it was before."""
+    shutil.copytree(state, backup)
+    with opened(state, keys, encrypt=encrypt) as ledger:
+        run_steps(ledger, forget(Wanted(owner="ann")))
+        if back:
+            ledger.record(said("again", user("hello"), "hi", session="s", at=9e9))
+    shutil.rmtree(state)
+    shutil.copytree(backup, state)
 
 
 def works_for_bob(ledger: Ledger) -> None:
@@ -106,6 +123,35 @@ def test_so_it_does_where_they_have_come_back_meanwhile(state: Path, tmp_path: P
         ledger.record(said("now", user("hello"), "hi", session="s", at=9e9))
         assert ledger.turn(TurnId("now")).response_text == "hi"  # type: ignore[union-attr]
         assert ledger.known_hints("ann", None, 9) == ()
+
+
+@pytest.mark.parametrize(
+    ("back", "encrypt"),
+    [(False, True), (False, False), (True, True)],
+    ids=["gone, sealed", "gone, plain", "back again, sealed"],
+)
+def test_so_it_does_where_they_were_taught_by_hints_of_their_own(
+    state: Path, tmp_path: Path, back: bool, encrypt: bool
+) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    with opened(state, keys, encrypt=encrypt) as ledger:
+        taught_with_hints_of(ledger, SOURCE)
+        queue(ledger, "bob", owner="bob")
+    forgotten_and_restored(state, tmp_path / "backup", keys, back=back, encrypt=encrypt)
+    with opened(state, KeyStore(keys.folder), encrypt=encrypt) as ledger:
+        assert ledger.state(TAUGHT) is TurnState.DROPPED and ledger.state(TurnId("bob")) is TurnState.QUEUED
+        assert ledger.counts().dropped == {DropReason.FORGOTTEN: 2} and ledger.counts().adds_up
+
+
+def test_a_hint_that_nobody_sealed_goes_with_the_key_that_it_was_known_by(state: Path, tmp_path: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    with opened(state, keys, encrypt=False) as ledger:
+        hinting(ledger, SOURCE)
+        queue(ledger, "bob", owner="bob")
+    forgotten_and_restored(state, tmp_path / "backup", keys, back=True, encrypt=False)
+    with opened(state, KeyStore(keys.folder), encrypt=False) as ledger:
+        assert ledger.known_hints("ann", None, 9) == () and rows(ledger, "hints") == 1
+        assert ledger.known_hints("bob", None, 9) == ("be brief",)
 
 
 def older_keys(state: Path, tmp_path: Path) -> KeyStore:
@@ -193,13 +239,84 @@ def test_who_reads_beside_the_writer_disturbs_nobody(state: Path) -> None:
             run_steps(writer, forget(Wanted(owner=f"carol {number}")))
 
 
+# The note of the newest key.
+
+
+def are_refused(state: Path, keys: KeyStore, older: Path) -> None:
+    shutil.rmtree(keys.folder)
+    shutil.copytree(older, keys.folder)
+    with pytest.raises(LedgerFileError, match="written with newer keys"):
+        opened(state, KeyStore(keys.folder))
+
+
+class FullDisk:
+    """A connection whose next commit fails."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._full = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT" and self._full:
+            self._full = False
+            raise sqlite3.OperationalError("database or disk is full")
+        return self._connection.execute(sql, *values)
+
+
+def test_older_keys_are_refused_although_the_commit_with_the_first_note_failed(state: Path, tmp_path: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    with opened(state, keys) as ledger:
+        queue(ledger, "bob", owner="bob")
+        shutil.copytree(keys.folder, tmp_path / "older")
+        ledger._db._connection = FullDisk(ledger._db._connection)  # type: ignore[assignment]
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            ledger.record(said("a", user("hi"), "x"))
+        assert ledger.record(said("a", user("hi"), "x")).new
+        assert ledger._db.scalar("SELECT mark FROM keys_seen") == keys.newest_mark()
+    are_refused(state, keys, tmp_path / "older")
+
+
+def test_so_are_those_from_before_a_ledger_of_an_earlier_release_was_sealed(state: Path, tmp_path: Path) -> None:
+    of_an_earlier_release(state / "ledger.sqlite")
+    keys = open_keys(state, PrivacyConfig())
+    shutil.copytree(keys.folder, tmp_path / "older")
+    with opened(state, keys) as ledger:
+        assert ledger._db.scalar("SELECT mark FROM keys_seen") == keys.newest_mark() != ""
+    are_refused(state, keys, tmp_path / "older")
+
+
+@contextmanager
+def room_for(path: Path, more: int) -> Iterator[None]:
+    """No file of this process grows beyond the size of this one and a little more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_where_the_disk_is_full_in_the_middle_of_a_mark_the_request_fails_and_the_restart_works(state: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    history = keys.folder / "history"
+    with opened(state, keys) as ledger:
+        queue(ledger, "bob", owner="bob")
+        with history.open("ab") as file:
+            file.write(b"\n" * 2_000_000)  # longer than any other file
+        with room_for(history, 7), pytest.raises(OSError, match="File too large"):
+            ledger.record(said("a", user("hi"), "x"))
+        assert ledger.record(said("b", user("hi"), "x", owner="bob")).new
+    with opened(state, KeyStore(keys.folder)) as ledger:
+        assert ledger.counts().recorded == 2
+        assert ledger.record(said("a", user("hi"), "x")).new
+    with opened(state, KeyStore(keys.folder)) as ledger:
+        assert ledger.turn(TurnId("a")).response_text == "x"  # type: ignore[union-attr]
+
+
 # Where it turns out in use.
-
-
-def spoil(ledger: Ledger, turn_id: str) -> None:
-    blob = bytearray(ledger._db.scalar("SELECT response_text FROM payloads WHERE turn_id = ?", turn_id))
-    blob[-1] ^= 1
-    ledger._db.execute("UPDATE payloads SET response_text = ? WHERE turn_id = ?", bytes(blob), turn_id)
 
 
 def test_rows_that_a_disk_spoiled_are_out_of_the_way_with_a_reason(state: Path) -> None:
@@ -207,7 +324,7 @@ def test_rows_that_a_disk_spoiled_are_out_of_the_way_with_a_reason(state: Path) 
     peopled(state, keys)
     with opened(state, keys) as ledger:
         for turn_id in ("ann-judging", "ann-queued", "ann-lent"):
-            spoil(ledger, turn_id)
+            alter(ledger, "payloads", "response_text", turn_id)
         ledger._db.execute("UPDATE judgements SET opinion = ? WHERE turn_id = 'ann-trained'", SEALED_MARK + bytes(40))
         assert [case.turn_id for case in ledger.awaiting_judgement()] == ["bob-judging"]
         assert ids(ledger.lease("run", 3, 2, now=0.0, timeout_s=60.0)) == ["bob-lent"], "asked again"
