@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from tests.live import GUARDS_FOR_RANDOM_WEIGHTS, Live, free_port, tiny_deployme
 from tests.sglang_fake import Play, staged
 from tests.sglang_kit import Loop, running_sglang
 from tests.tiny_model import build_tiny_model
+
+if TYPE_CHECKING:
+    from tests.operator_house import House
 
 ALONE = (
     "test_console_page_",
@@ -112,3 +116,13 @@ def open_page(console_stage: Stage, fake: Fake) -> Iterator[Open]:
     """Opens the console's page on a view."""
     with pages(console_stage) as opens:
         yield opens
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """A server that nothing was said to yet."""
+    # Here and not above: it brings Ray Serve along, which most tests need not wait for.
+    from tests.operator_house import house
+
+    with house(tmp_path / "state", monkeypatch) as made:
+        yield made

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from clawrl import cli
+from tests.cli_kit import run
 from tests.fake_server import FakeState, fake_server
 
 
@@ -18,10 +19,6 @@ def _wide_consoles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CLAWRL_API_KEY", raising=False)
     monkeypatch.delenv("CLAWRL_URL", raising=False)
     monkeypatch.setattr(cli.console, "_width", 160, raising=False)
-
-
-def run(*arguments: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(cli.app, list(arguments), input=text)
 
 
 def test_status_shows_version_turns_replicas_and_holds() -> None:

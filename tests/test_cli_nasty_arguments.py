@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from clawrl import cli
+from tests.cli_kit import run
 from tests.live import free_port, tiny_deployment
 
 pytestmark = pytest.mark.timeout(90)
@@ -63,10 +64,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cases = [{"request": "q", "response": "r", "evidence": "thanks", "label": label} for label in (1, -1)]
     (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)))
     return tmp_path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, list(arguments))
 
 
 def is_one_line(result: Result) -> str:

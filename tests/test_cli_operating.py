@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from clawrl import cli
 from clawrl.client import ApiClient, ApiProblem
 from clawrl.messages import Message
 from clawrl.weights import members as weights
+from tests.cli_kit import run
 from tests.live import KEY
 from tests.office import talk, turn
 from tests.operator_house import House, house
@@ -27,10 +28,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.setattr(cli.console, "_width", 220, raising=False)
     with house(tmp_path / "state", monkeypatch) as made:
         yield made
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, list(arguments))
 
 
 def said(*arguments: str) -> str:

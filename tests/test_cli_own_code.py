@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
 from clawrl import cli
 from clawrl.messages import Turn
+from tests.cli_kit import run
 from tests.fake_server import FakeState, fake_server
 from tests.live import tiny_deployment
 
@@ -18,10 +18,6 @@ from tests.live import tiny_deployment
 @pytest.fixture(autouse=True)
 def _wide_console(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.console, "_width", 160, raising=False)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, list(arguments))
 
 
 def lets_all_pass(turn: Turn) -> str | None:

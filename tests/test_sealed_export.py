@@ -5,33 +5,27 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from clawrl import cli
 from clawrl.config import Deployment, read_deployment
 from clawrl.ledger.store import Ledger
 from clawrl.privacy.opening import open_ledger
 from clawrl.serving.auth import owner_of_user
 from clawrl.turn_files.conversations import read_conversations
 from clawrl.turn_files.rows import COLUMNS, TurnFileError
+from tests.cli_kit import lines, run, talked
 from tests.ledger_kit import user
 from tests.live import free_port, tiny_deployment
-from tests.operator_house import House, house
+from tests.operator_house import House
 from tests.privacy_kit import IDS, SECRET, found_in, said
-from tests.test_turn_files import lines, talked
 
 ANN, BOB = map(owner_of_user, ("ann", "bob"))
 pytestmark = pytest.mark.timeout(120)
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, list(map(str, arguments)))
 
 
 def done(*arguments: str | Path) -> str:
@@ -45,12 +39,6 @@ def refused(*arguments: str | Path) -> str:
     result = run(*arguments)
     assert result.exit_code == 1 and result.output.count("\n") == 1, result.output
     return result.output
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    with house(tmp_path / "state", monkeypatch) as made:
-        yield made
 
 
 @pytest.fixture

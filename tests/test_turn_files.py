@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from clawrl import cli
 from clawrl.config import Deployment, read_deployment
 from clawrl.inspection.exported import export_row
 from clawrl.ledger.folder import hold, holder
@@ -24,30 +22,10 @@ from clawrl.messages import Turn, TurnState
 from clawrl.privacy.opening import open_ledger as open_with_keys
 from clawrl.turn_files.export import rows_of_stopped
 from clawrl.turn_files.rows import COLUMNS, TurnFileError, write
+from tests.cli_kit import lines, run, talked
 from tests.ledger_kit import open_ledger, queue, say, user
 from tests.live import free_port, tiny_deployment
-from tests.office import talk
-from tests.operator_house import House, house
-from tests.operator_kit import until
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, list(arguments))
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    with house(tmp_path / "state", monkeypatch) as made:
-        yield made
-
-
-async def talked(home: House) -> None:
-    await talk(home.coordinator, 3)
-    await until(home.coordinator, lambda s: s["turns"]["by_state"].get("queued") == 2)
-
-
-def lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines() if line]
+from tests.operator_house import House
 
 
 def loaded(file: Path, cache: Path) -> list[dict[str, Any]]:

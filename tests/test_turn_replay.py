@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner, Result
 
-from clawrl import cli
 from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import ToolCall
 from clawrl.serving import errors
 from clawrl.turn_files.conversations import Conversation, playable, read_conversations
 from clawrl.turn_files.replay import Options, Pacer, Replay
 from clawrl.turn_files.rows import TurnFileError
+from tests.cli_kit import lines, run, talked
 from tests.live import KEY, MODEL
 from tests.operator_house import House, house
-from tests.test_turn_files import lines, talked
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, list(arguments))
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    with house(tmp_path / "state", monkeypatch) as made:
-        yield made
 
 
 TALKS = [
