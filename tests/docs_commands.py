@@ -169,6 +169,19 @@ ACCOUNTS = (
         pattern=r"python3 -m venv \S+|\. \.venv/bin/activate|git pull", here=Here.NOT, why="not ours; `make` does it"
     ),
     Account(
+        pattern=r"env --default-signal=INT serve run \S+ .*|kill -INT \$server|wait \$server|server=\$!",
+        here=Here.NOT,
+        tests=(
+            "test_operations_service.py::test_a_script_starts_it_in_the_background_and_stops_it_as_the_page_says_it",
+        ),
+    ),
+    Account(
+        pattern=r"useradd .*|cp deployments/systemd/clawrl\.service \S+|systemctl .*|journalctl .*",
+        here=Here.NOT,
+        tests=("test_operations_service.py::test_systemd_finds_nothing_wrong_with_the_unit",),
+        why="no systemd runs here",
+    ),
+    Account(
         pattern=r"claude .*",
         here=Here.NOT,
         tests=(

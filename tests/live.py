@@ -21,6 +21,7 @@ import openai
 import psutil
 import yaml
 
+from clawrl.evaluation.demo_server import hear_ctrl_c
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.store import Ledger
 from clawrl.privacy.config import PrivacyConfig
@@ -181,6 +182,7 @@ class Live:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, timeout_s: float = 240.0) -> None:
+        hear_ctrl_c()
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [str(self._serve), "run", str(self._file)],
@@ -219,16 +221,19 @@ class Live:
             return False
 
     def stop(self, timeout_s: float = 90.0) -> list[psutil.Process]:
-        """Ctrl-C. Returns processes that were left behind (and ends them)."""
+        """Ctrl-C. Returns processes that were left behind, or did not stop by it (and ends them)."""
         if self.process is None:
             return []
         family = [p for p in self.processes() if p.pid != self.process.pid]
+        late: list[psutil.Process] = []
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
+            late = [psutil.Process(self.process.pid)]
             self.process.kill()
-        _, left = psutil.wait_procs(family, timeout=15.0)
+            self.process.wait()
+        left = late + psutil.wait_procs(family, timeout=15.0)[1]
         for process in left:
             process.kill()
         self.process = None

@@ -82,7 +82,7 @@ def test_a_coordinator_that_was_restarted_shows_the_run_as_it_is_and_does_not_ma
         await coordinator.close()
         coordinator = Office(tmp_path).open()
         trainer = (await coordinator.status())["trainer"]
-        assert trainer == before | {"state": "not heard of since the coordinator restarted"}
+        assert trainer == before | {"state": "not heard of since the coordinator started"}
         assert await coordinator.lease("one", 6, 0.01) is None
         assert (await coordinator.status())["trainer"] == before, "the run asks for work every few seconds"
         await coordinator.trainer_state("failed: no disk")

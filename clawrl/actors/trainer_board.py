@@ -13,7 +13,7 @@ from clawrl.ledger.writer import LedgerThread
 
 STARTING = "starting"
 RUNNING = "running"
-NOT_HEARD_OF = "not heard of since the coordinator restarted"
+NOT_HEARD_OF = "not heard of since the coordinator started"
 
 
 class TrainerBoard:

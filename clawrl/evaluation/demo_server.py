@@ -26,6 +26,14 @@ _RAY_TITLE = re.compile(r"ray::(?P<title>\S+)")
 _SYSTEM_ROLES = ("raylet", "gcs_server", "dashboard_agent", "runtime_env_agent", "dashboard", "log_monitor", "monitor")
 
 
+def hear_ctrl_c() -> None:
+    """A shell starts what a script runs in the background with SIGINT ignored, and children inherit that: then nothing
+    stops `serve run` but a kill. Call it in the main thread, before the child is started.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class DemoServer:
     """``home`` becomes the server's CLAWRL_HOME, ``log`` takes both of its outputs."""
 
@@ -46,9 +54,7 @@ class DemoServer:
             "PYTHONUNBUFFERED": "1",
             **(extra or {}),
         }
-        # A background job inherits an ignored SIGINT and would hand it down; the child must hear ours.
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        hear_ctrl_c()
         self._log_file = self._log.open("wb")
         # "local": never join a cluster that somebody else runs on this machine.
         self._child = subprocess.Popen(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from clawrl.evaluation.demo_server import hear_ctrl_c
 from tests.chaos.plan import make_plan
 from tests.tiny_model import build_tiny_model
 
@@ -26,8 +27,7 @@ def main() -> int:
     asked = _parse()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout)
     log.setLevel(logging.INFO)
-    # A shell starts what runs in the background with Ctrl-C switched off, and `serve run` is stopped by it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    hear_ctrl_c()
     # Whoever ends this program ends the graph with it: see `tests.chaos.reaper`.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     log.info("seed %d, %d kills within %.0f s", asked.seed, asked.kills, asked.within)
