@@ -266,7 +266,7 @@ DROPS = (
     Dropped(
         reason=DropReason.MALFORMED,
         live=talked,
-        says="ValueError('I make nothing')",
+        says="could not make a sample of it: ValueError('I make nothing').",
         settings={"trainer__method": {"name": f"{__name__}:MakesNothing"}},
     ),
 )

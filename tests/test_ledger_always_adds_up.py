@@ -80,6 +80,12 @@ class Watch:
         self._ledger.close()
 
     def _look(self) -> None:
+        try:
+            self._look_again_and_again()
+        except Exception as error:
+            self.problems.append(f"the reader could not look: {error!r}")
+
+    def _look_again_and_again(self) -> None:
         while not self._ending.is_set():
             least = self._least
             counts = self._ledger.counts()
@@ -192,6 +198,7 @@ def test_in_every_snapshot_of_any_schedule_the_counts_add_up_to_what_was_served(
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @settings(max_examples=400, **bounded)  # type: ignore[arg-type]
 @given(schedule=st.lists(st.sampled_from(OPERATIONS), min_size=50, max_size=600), seed=st.integers(0, 2**32))
 def test_in_every_snapshot_of_many_long_schedules_the_counts_add_up(schedule: list[str], seed: int) -> None:

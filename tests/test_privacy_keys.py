@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import pytest
 from clawrl.actors.journal_keys import JournalKeys
 from clawrl.privacy import keys as module
 from clawrl.privacy.config import PrivacyConfig
-from clawrl.privacy.keys import EVERYBODY, KeyGone, KeyStore, KeyStoreError, LentKeys, StoredKeys
+from clawrl.privacy.keys import EVERYBODY, KeyDamaged, KeyGone, KeyStore, KeyStoreError, LentKeys, StoredKeys
 from clawrl.privacy.vault import LedgerVault, SealingVault
 
 
@@ -179,6 +180,47 @@ def test_a_file_that_is_somebody_elses_key_is_not_taken_for_ones_own(tmp_path: P
     path.rename(store._path("bob"))
     with pytest.raises(KeyStoreError, match="of somebody else"):
         KeyStore(tmp_path).key("bob")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(bytes(100))
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("harm", [cut, empty, garbage, folder_instead])
+def test_a_key_that_a_disk_spoiled_stops_its_user_alone_until_it_is_back(
+    tmp_path: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = KeyStore(tmp_path)
+    ann, bob = store.key("ann"), store.key("bob")
+    path = store._path("ann")
+    whole = path.read_bytes()
+    harm(path)
+    store = KeyStore(tmp_path)
+    assert store.owners() == ["bob"]
+    assert store.of_all(["ann", "cora"])[1] == {"bob": bob, "cora": store.key("cora")}
+    for ask in (store.key, store.existing):
+        with pytest.raises(KeyDamaged, match=f"{path} cannot be opened: .*; put a copy of this file back"):
+            ask("ann")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert str(path) in line
+    assert LedgerVault(store).has_key("ann"), "it is not gone"
+    if path.is_dir():
+        path.rmdir()
+    path.write_bytes(whole)
+    assert store.key("ann") == ann and store.owners() == ["ann", "bob", "cora"]
 
 
 def test_lent_keys_seal_a_journal_that_their_owner_opens_and_open_nothing_else(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, TurnId, TurnState
 from clawrl.privacy.config import PrivacyConfig
 from clawrl.privacy.forgetting import Wanted, forget, run_steps
-from clawrl.privacy.keys import KeyStore
+from clawrl.privacy.keys import KeyDamaged, KeyStore
 from clawrl.privacy.opening import open_keys
 from tests.ledger_kit import ids, judge, queue, rows, take_step, to_judging, user
 from tests.live import tiny_deployment
@@ -109,26 +109,30 @@ def test_a_backup_put_back_after_somebody_was_forgotten_goes_on_without_them(
         assert ledger.counts().adds_up
 
 
-def test_so_it_does_where_they_have_come_back_meanwhile(state: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "plain"])
+def test_so_it_does_where_they_have_come_back_meanwhile(state: Path, tmp_path: Path, encrypt: bool) -> None:
     keys = open_keys(state, PrivacyConfig())
-    peopled(state, keys)
-    shutil.copytree(state, tmp_path / "backup")
-    with opened(state, keys) as ledger:
-        run_steps(ledger, forget(Wanted(owner="ann")))
-        ledger.record(said("again", user("hello"), "hi", session="s", at=9e9))
-    shutil.rmtree(state)
-    shutil.copytree(tmp_path / "backup", state)
-    with opened(state, KeyStore(keys.folder)) as ledger:
+    peopled(state, keys, encrypt=encrypt)
+    forgotten_and_restored(state, tmp_path / "backup", keys, back=True, encrypt=encrypt)
+    with opened(state, KeyStore(keys.folder), encrypt=encrypt) as ledger:
         works_for_bob(ledger)
         ledger.record(said("now", user("hello"), "hi", session="s", at=9e9))
         assert ledger.turn(TurnId("now")).response_text == "hi"  # type: ignore[union-attr]
         assert ledger.known_hints("ann", None, 9) == ()
+    # What they say under the key that they have now is there after every later start, and so it is once more.
+    with opened(state, KeyStore(keys.folder), encrypt=encrypt) as ledger:
+        assert ledger.turn(TurnId("now")).response_text == "hi"  # type: ignore[union-attr]
+        run_steps(ledger, forget(Wanted(owner="ann")))
+        assert rows(ledger, "key_tags") == 1
+        ledger.record(said("later", user("hello"), "hi", session="s", at=9e10))
+    with opened(state, KeyStore(keys.folder), encrypt=encrypt) as ledger:
+        assert ledger.turn(TurnId("later")).response_text == "hi"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("back", "encrypt"),
-    [(False, True), (False, False), (True, True)],
-    ids=["gone, sealed", "gone, plain", "back again, sealed"],
+    [(False, True), (False, False), (True, True), (True, False)],
+    ids=["gone, sealed", "gone, plain", "back again, sealed", "back again, plain"],
 )
 def test_so_it_does_where_they_were_taught_by_hints_of_their_own(
     state: Path, tmp_path: Path, back: bool, encrypt: bool
@@ -348,3 +352,40 @@ def test_rows_whose_key_goes_under_an_open_ledger_count_as_forgotten(state: Path
         assert ledger.find_turns(TurnFilter()).rows
         assert ledger.counts().dropped[DropReason.FORGOTTEN] == 3 and ledger.counts().adds_up
     assert found_in(state, SECRET, IDS) == []
+
+
+def test_whose_key_a_disk_spoiled_waits_for_it_and_nobody_else_does(state: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    path = keys._path("ann")
+    whole = path.read_bytes()
+    path.write_bytes(bytes(50))
+    # As after a start with a change to the keys that the ledger has not seen, when every row is looked at.
+    keys.key("cora")
+    with opened(state, KeyStore(keys.folder)) as ledger:
+        assert ledger.counts().dropped == {DropReason.GREEDY: 2}, "nothing is forgotten"
+        with pytest.raises(KeyDamaged):
+            ledger.record(said("now", user("hi"), "x", session="s"))
+        assert ledger.record(said("b", user("hi"), "x", owner="bob", session="s")).new
+        assert [case.turn_id for case in ledger.awaiting_judgement()] == ["bob-judging"]
+        assert ids(ledger.lease("run", 3, 2, now=0.0, timeout_s=60.0)) == ["bob-lent"]
+        assert len(ledger.find_turns(TurnFilter()).rows) == 13
+        assert ledger.transitions(TurnId("ann-judging"))[-1].detail == "malformed the key of its owner is damaged"
+        assert ledger.counts().adds_up
+    path.write_bytes(whole)
+    with opened(state, KeyStore(keys.folder)) as ledger:
+        assert ledger.turn(TurnId("ann-judging")).response_text  # type: ignore[union-attr]
+        assert ledger.record(said("now", user("hi"), "x", session="s")).new
+
+
+def test_whose_key_a_disk_spoiled_can_be_forgotten(state: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys)
+    keys._path("ann").write_bytes(bytes(50))
+    store = KeyStore(keys.folder)
+    with opened(state, store) as ledger:
+        report = run_steps(ledger, forget(Wanted(owner="ann")))
+        assert (report["turns"], report["keys_deleted"], report["steps"]) == (6, 1, [1])
+        assert ledger.record(said("again", user("hi"), "x", at=9e9)).new
+        assert ledger.counts().adds_up
+    assert store.existing("ann") is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from clawrl.actors.generation import Refused
 from clawrl.config import Deployment
 from clawrl.inspection.why import STATES
 from clawrl.inspection.why_dropped import DROPS as EXPLAINED
+from clawrl.ledger.codec import SEALED_MARK
 from clawrl.messages import DropReason, JudgeRequest, Lease, TurnId, TurnState
 from clawrl.privacy.forgetting import Wanted
 from clawrl.strict import StrictConfig
@@ -72,6 +74,39 @@ def test_a_forgotten_turn_says_whether_somebody_asked_and_whether_it_keeps_its_t
         assert await coordinator.lease("run", 1, 0.1) is None
         gone = await asked_why(coordinator, "t-0")
         assert gone["drop_reason"] == "forgotten" and "key of its user is gone" in gone["why"]["sentence"]
+        await coordinator.close()
+
+    run(test)
+
+
+def test_a_turn_that_could_not_be_read_does_not_put_it_on_the_method(tmp_path: Path) -> None:
+    async def test() -> None:
+        office = Office(tmp_path / "state")
+        coordinator = office.open()
+        await talk(coordinator, 2, session="a")
+        await talk(coordinator, 2, session="b")
+        await until(coordinator, lambda status: status["turns"]["by_state"].get("queued") == 2)
+        await coordinator.close()
+        with sqlite3.connect(tmp_path / "state" / "ledger.sqlite") as file:
+            file.execute("UPDATE payloads SET answer = ? WHERE turn_id = 'a-0'", (SEALED_MARK + bytes(40),))
+            ((key_id,),) = file.execute("SELECT substr(answer, 5, 8) FROM payloads WHERE turn_id = 'b-0'")
+            file.execute("UPDATE payloads SET answer = ? WHERE turn_id = 'a-0'", (SEALED_MARK + key_id + bytes(40),))
+        file.close()
+        coordinator = office.open()
+        await coordinator.restored("run", 0)
+        assert await coordinator.lease("run", 1, 0.1) is None
+        altered = await asked_why(coordinator, "a-0")
+        assert altered["drop_reason"] == "malformed" and "altered" in altered["why"]["sentence"]
+        path = coordinator._keys._path("o")
+        await coordinator.close()
+        path.write_bytes(b"")
+        coordinator = office.open()
+        await coordinator.restored("again", 0)
+        lend = lambda ledger: ledger.lease("again", 1, 1, now=0.0, timeout_s=60.0, minimum=1)  # noqa: E731
+        assert await coordinator._db.run(lend) is None
+        damaged = await asked_why(coordinator, "b-0")
+        assert damaged["drop_reason"] == "malformed" and "key of its user" in damaged["why"]["sentence"]
+        assert "put a copy of it back" in damaged["why"]["remedy"]
         await coordinator.close()
 
     run(test)

@@ -124,11 +124,16 @@ async def take_in_orphans(folder: Path, codec: Codec, record: Callable[[Turn], A
     files, damaged = orphans(folder, codec), 0
     while (found := await asyncio.to_thread(next, files, None)) is not None:
         path, journal = found
-        try:
-            for turn in journal.turns:
+        refused: Exception | None = None
+        for turn in journal.turns:
+            try:
                 await record(turn)
-        except Exception as error:
-            log.error("the journal %s could not be taken in yet: %r", path, error)
+            except Exception as error:
+                refused = error
+                if isinstance(error, CoordinatorAway):
+                    break
+        if refused is not None:
+            log.error("the journal %s could not be taken in whole yet: %r", path, refused)
             continue
         path.unlink()
         damaged += journal.damaged

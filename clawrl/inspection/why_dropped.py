@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clawrl.inspection.case import Case, Explain, Why, cuts, ended, imposed, method_of, score, short
+from clawrl.ledger.codec import ALTERED, DAMAGED_KEY
 from clawrl.ledger.forgotten import ASKED, EVIDENCE, NO_KEY
 from clawrl.messages import DropReason
 
@@ -215,11 +216,20 @@ def _stale(case: Case) -> Why:
 
 
 def _malformed(case: Case) -> Why:
+    if case.detail == ALTERED:
+        return Why(
+            sentence="What is stored of it is not what was written: a disk, or a hand, altered it.",
+            remedy="It stays as it is and will not train. If it is one of many, check the disk, and put a backup back.",
+        )
+    if case.detail == DAMAGED_KEY:
+        return Why(
+            sentence="The key of its user could not be opened when it was to be read.",
+            remedy="The coordinator's log names the file: put a copy of it back. This turn will not train, later ones "
+            "will; what their user says until then waits in the journals.",
+        )
     problem = f": {short(case.situation.problem)}" if case.situation.problem else ""
     return Why(
-        sentence=ended(
-            f"The method {method_of(case)} could not make a sample of it{f': {problem}' if problem else ''}"
-        ),
+        sentence=ended(f"The method {method_of(case)} could not make a sample of it{problem}"),
         remedy="The coordinator's log has the error's kind and place under the turn's id. With a method of your own "
         "try `clawrl contract method PATH`; after a change of trainer.method older turns may not fit.",
     )

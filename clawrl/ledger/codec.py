@@ -43,12 +43,19 @@ class SealedBlob(RuntimeError):
     """A blob is sealed and the ledger was opened without its keys."""
 
 
+ALTERED = "it was altered"
+DAMAGED_KEY = "the key of its owner is damaged"
+"""What the log of a turn says of why it was dropped as ``malformed``, where not the method found it so."""
+
+
 class KeyGone(RuntimeError):
     """What is to be read was sealed with a key that is not there: its user was forgotten, or the keys are others."""
 
 
 class Altered(KeyGone):
-    """What is to be read is not what was sealed, or not for this owner."""
+    """What is to be read is not what was sealed, or not for this owner. ``said``, in the turn's life."""
+
+    said = ALTERED
 
 
 class Vault(Protocol):
@@ -75,7 +82,9 @@ class KeyedVault(Vault, Protocol):
         """Stands for names where they are only compared; outlives the owner's key."""
         ...
 
-    def has_key(self, owner: str) -> bool: ...
+    def has_key(self, owner: str) -> bool:
+        """True also of one that cannot be opened."""
+        ...
 
     def is_current(self, owner: str, sealed: bytes) -> bool:
         """Whether this is not sealed, or with the key that the owner has now."""

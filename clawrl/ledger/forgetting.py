@@ -21,7 +21,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from clawrl.ledger import hint_uses, hints, learned, leases, remembering
+from clawrl.ledger import hint_uses, hints, key_tags, learned, leases, remembering
 from clawrl.ledger.blanks import silence_judge, strip
 from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
@@ -98,6 +98,7 @@ def the_rest(db: Database, scope: Scope) -> None:
         for table in ("hints", "hint_uses"):
             db.execute(f"DELETE FROM {table} WHERE owner = ?", scope.owner)
         keep_wishes(db, scope.owner, None)
+        key_tags.forget(db, scope.owner)
         # Steps of turns that were pruned long ago.
         steps = learned.take_out(db, scope.owner)
         remembering.note(db, scope, Forgotten(steps=steps, keys=_keys(db, scope)))

@@ -23,6 +23,7 @@ from __future__ import annotations
 import sqlite3
 import uuid
 
+from clawrl.ledger import key_tags
 from clawrl.ledger.blanks import blank_arrival
 from clawrl.ledger.cases import judge_request
 from clawrl.ledger.codec import NOBODY, KeyGone
@@ -172,6 +173,7 @@ def _earlier(db: Database, arrival: Arrival) -> sqlite3.Row | None:
 
 
 def _store(db: Database, arrival: Arrival, session: str, parent: TurnId | None, allowed: bool) -> None:
+    key_tags.note(db, arrival.owner)
     db.execute(
         "INSERT INTO arrivals (turn_id, owner, session, implicit, parent, kind, prefix_hash, messages_hash,"
         " answer_hash, segment, group_id, history, new_messages, sent, inputs, new_count, ends_session, may_train,"

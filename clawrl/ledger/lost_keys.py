@@ -12,8 +12,8 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 
-from clawrl.ledger import learned, people
-from clawrl.ledger.codec import SEALED_MARK, KeyedVault
+from clawrl.ledger import key_tags, learned, people
+from clawrl.ledger.codec import SEALED_MARK, Altered, KeyedVault
 from clawrl.ledger.database import Database, LedgerFileError
 from clawrl.ledger.forgetting import forget_unreadable
 from clawrl.ledger.hints import digest_of
@@ -39,7 +39,11 @@ def settle(db: Database, vault: KeyedVault, *, accept_loss: bool) -> None:
     gone: list[TurnId] = []
     whose = 0
     for owner in people.owners(db):
-        found = list(_unreadable(db, vault, owner))
+        try:
+            found = list(_unreadable(db, vault, owner))
+        except Altered:
+            # Their key is there and damaged, so that nothing tells whether it is theirs. It may come back.
+            continue
         for turn_id in found:
             forget_unreadable(db, turn_id)
         _forget_the_rest(db, vault, owner)
@@ -74,26 +78,30 @@ class KeysSeen:
 
 
 def _unreadable(db: Database, vault: KeyedVault, owner: str) -> Iterator[TurnId]:
-    sample = db.rows("SELECT turn_id, new_messages FROM arrivals WHERE owner = ? LIMIT ?", owner, _LOOKED_AT)
-    if vault.has_key(owner):
-        # All of an owner's rows have one key, unless somebody wrote to a ledger like this with an earlier release.
-        if all(vault.is_current(owner, row["new_messages"]) for row in sample):
-            return
-        for row in db.rows(
-            "SELECT a.turn_id, a.new_messages, p.response_text FROM arrivals a LEFT JOIN payloads p USING (turn_id)"
-            " WHERE a.owner = ?",
-            owner,
-        ):
-            blobs = (row["new_messages"], row["response_text"])
-            if not all(blob is None or vault.is_current(owner, blob) for blob in blobs):
-                yield row["turn_id"]
+    if not _has_key_of_rows(db, vault, owner):
+        yield from [row["turn_id"] for row in db.rows("SELECT turn_id FROM arrivals WHERE owner = ?", owner)]
         return
-    yield from [row["turn_id"] for row in db.rows("SELECT turn_id FROM arrivals WHERE owner = ?", owner)]
+    # All of an owner's rows have one key, unless somebody wrote to a ledger like this with an earlier release.
+    sample = db.rows("SELECT turn_id, new_messages FROM arrivals WHERE owner = ? LIMIT ?", owner, _LOOKED_AT)
+    if all(vault.is_current(owner, row["new_messages"]) for row in sample):
+        return
+    for row in db.rows(
+        "SELECT a.turn_id, a.new_messages, p.response_text FROM arrivals a LEFT JOIN payloads p USING (turn_id)"
+        " WHERE a.owner = ?",
+        owner,
+    ):
+        blobs = (row["new_messages"], row["response_text"])
+        if not all(blob is None or vault.is_current(owner, blob) for blob in blobs):
+            yield row["turn_id"]
+
+
+def _has_key_of_rows(db: Database, vault: KeyedVault, owner: str) -> bool:
+    return vault.has_key(owner) and not key_tags.is_of_an_earlier_key(db, owner)
 
 
 def _forget_the_rest(db: Database, vault: KeyedVault, owner: str) -> None:
     """What outlives its turns."""
-    has_key = vault.has_key(owner)
+    has_key = _has_key_of_rows(db, vault, owner)
     for row in db.rows("SELECT id, digest, hint FROM hints WHERE owner = ?", owner):
         if not has_key or not _is_theirs(db, vault, owner, row):
             db.execute("DELETE FROM hints WHERE id = ?", row["id"])
@@ -101,6 +109,7 @@ def _forget_the_rest(db: Database, vault: KeyedVault, owner: str) -> None:
         db.execute("DELETE FROM hint_uses WHERE owner = ?", owner)
         keep_wishes(db, owner, None)
         learned.take_out(db, owner)
+        key_tags.forget(db, owner)
 
 
 def _is_theirs(db: Database, vault: KeyedVault, owner: str, row: sqlite3.Row) -> bool:

@@ -1,7 +1,8 @@
 """A turn that turns out to be unreadable where it is needed: out of everybody's way, with a reason.
 
 `clawrl.ledger.lost_keys` sees to such turns when a ledger is opened; this is for what it cannot know, one altered by a
-disk, or by a hand. One whose key is gone counts as forgotten, an altered one is ``malformed`` and stays as it is.
+disk, or by a hand, or whose key a disk spoiled. One whose key is gone counts as forgotten, the others are ``malformed``
+and stay as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def put_away(db: Database, turn_id: TurnId, why: KeyGone) -> None:
     state = state_of(db, turn_id)
     held = state is TurnState.APPLIED
     if state is not None and not held and state not in TERMINAL:
-        reason, said = (DropReason.MALFORMED, "it was altered") if altered else (DropReason.FORGOTTEN, NO_KEY)
-        move(db, turn_id, dropped(reason), said)
+        if isinstance(why, Altered):
+            move(db, turn_id, dropped(DropReason.MALFORMED), why.said)
+        else:
+            move(db, turn_id, dropped(DropReason.FORGOTTEN), NO_KEY)
     if not altered:
         strip(db, turn_id, keep_judgement=held or state is TurnState.TRAINED)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import threading
@@ -32,14 +33,22 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from clawrl.durable import sync_path
+from clawrl.ledger.codec import DAMAGED_KEY
 from clawrl.ledger.codec import Altered as Altered
 from clawrl.ledger.codec import KeyGone as KeyGone
 
+log = logging.getLogger(__name__)
 _ID_BYTES, _KEY_BYTES, _NONCE_BYTES, _MARK_BYTES = 8, 32, 12, 8
 
 
 class KeyStoreError(RuntimeError):
     """The folder of the keys cannot be used; the text names the remedy."""
+
+
+class KeyDamaged(Altered, KeyStoreError):
+    """One user's key cannot be opened: nothing of theirs is read or recorded until its file is back."""
+
+    said = DAMAGED_KEY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +83,7 @@ class KeyStore:
         self._lock = threading.RLock()
         self._keys: dict[str, DataKey] = {}
         self._newest: str | None = None
+        self._told_of: set[Path] = set()
         self.generation = 0
         for path in (folder, self._owners):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -100,17 +110,24 @@ class KeyStore:
             return self._keys.get(owner) or self._read(owner)
 
     def owners(self) -> list[str]:
-        """Everybody who has a key."""
+        """Everybody who has a key that can be opened."""
         with self._lock:
-            return sorted(self._unwrapped(path)[0] for path in self._owners.glob("*.key"))
+            found = []
+            for path in self._owners.glob("*.key"):
+                with contextlib.suppress(FileNotFoundError, KeyDamaged):
+                    found.append(self._unwrapped(path)[0])
+            return sorted(found)
 
     def of_all(self, owners: Iterable[str]) -> tuple[int, dict[str, DataKey]]:
         """The keys of these, made where there are none, and of everybody else who has one, at one moment.
 
-        With the ``generation`` of that moment.
+        With the ``generation`` of that moment. Whose key is damaged is left out.
         """
         with self._lock:
-            keys = {owner: self.key(owner) for owner in {*owners, *self.owners()}}
+            keys = {}
+            for owner in {*owners, *self.owners()}:
+                with contextlib.suppress(KeyDamaged):
+                    keys[owner] = self.key(owner)
             return self.generation, keys
 
     def shred(self, owner: str) -> bool:
@@ -184,17 +201,31 @@ class KeyStore:
         except FileNotFoundError:
             return None
         if named != owner:
-            raise KeyStoreError(f"{self._path(owner)} is the key of somebody else; put the file back where it was")
+            raise self._damaged(self._path(owner), "it is the key of somebody else")
         return key
 
+    def _damaged(self, path: Path, why: str) -> KeyDamaged:
+        """Told once: it is met with every request of its user."""
+        error = KeyDamaged(
+            f"the key {path} cannot be opened: {why}; put a copy of this file back. Nothing of its user is read or "
+            "recorded until then; what they say waits in the journals"
+        )
+        if path not in self._told_of:
+            self._told_of.add(path)
+            log.error("%s", error)
+        return error
+
     def _unwrapped(self, path: Path) -> tuple[str, DataKey]:
-        blob = path.read_bytes()
+        """Raises `FileNotFoundError`, or `KeyDamaged`: the master key itself was checked at the start."""
         try:
+            blob = path.read_bytes()
             plain = self._wrapping.decrypt(blob[:_NONCE_BYTES], blob[_NONCE_BYTES:], b"clawrl key")
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._damaged(path, error.strerror or type(error).__name__) from error
         except (InvalidTag, ValueError) as error:
-            raise KeyStoreError(
-                f"{path} cannot be opened with this master key; bring back the one that it was written with"
-            ) from error
+            raise self._damaged(path, "it is damaged, or not of this key store") from error
         key = DataKey(id=plain[:_ID_BYTES], secret=plain[_ID_BYTES : _ID_BYTES + _KEY_BYTES])
         return plain[_ID_BYTES + _KEY_BYTES :].decode("utf-8", "surrogatepass"), key
 

@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from clawrl.ledger.codec import SEALED_MARK
-from clawrl.privacy.keys import EVERYBODY, Altered, KeyGone, Keys, KeyStore, StoredKeys
+from clawrl.privacy.keys import EVERYBODY, Altered, KeyDamaged, KeyGone, Keys, KeyStore, StoredKeys
 
 _ID, _NONCE = 8, 12
 _HEAD = len(SEALED_MARK) + _ID
@@ -85,7 +85,10 @@ class LedgerVault(SealingVault):
         return self._store.pseudonym(*names)
 
     def has_key(self, owner: str) -> bool:
-        return self._store.existing(owner) is not None
+        try:
+            return self._store.existing(owner) is not None
+        except KeyDamaged:
+            return True
 
     def is_current(self, owner: str, sealed: bytes) -> bool:
         if not sealed.startswith(SEALED_MARK):
