@@ -73,8 +73,7 @@ def take_in_journals(deployment: Deployment, keys: KeyStore, ledger: Ledger) -> 
 
     async def record(turn: Turn) -> None:
         against = await admission.reason_against(turn)
-        reason, detail = against or admission.seen(ledger, turn) or (None, "")
-        ledger.record(turn, reason, detail)
+        ledger.record(turn, *(against or admission.seen(ledger, turn) or ()))
 
     vault = SealingVault(StoredKeys.of(keys, JOURNAL), encrypts=deployment.privacy.encrypt)
     asyncio.run(take_in_orphans(folder, Codec(vault), record))

@@ -254,7 +254,7 @@ DROPS = (
     Dropped(
         reason=DropReason.REFUSED_BY_FILTER,
         live=recorded(one),
-        says=f"refused it: {__name__}:refuses_all.",
+        says=f"refused it, {__name__}:refuses_all: not this one: an answer.",
         settings={"guards__filters": {"extra": [f"{__name__}:refuses_all"]}},
     ),
     Dropped(

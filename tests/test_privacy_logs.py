@@ -51,13 +51,15 @@ def fails(turn: Turn) -> str | None:
 
 
 @pytest.mark.parametrize("one", [quotes, fails])
-def test_what_a_filter_says_of_a_turn_is_not_logged(tmp_path: Path, one: Any) -> None:
+def test_what_a_filter_says_of_a_turn_is_not_logged(tmp_path: Path, one: Any, caplog: pytest.LogCaptureFixture) -> None:
     admission = Admission(Office(tmp_path).deployment)
     admission._extra = [one]
     turn = said("t", user("hi"), SECRET + " and a few words more to pass the other filters")
-    reason = asyncio.run(admission.reason_against(turn))
-    assert reason is not None and reason[0] is DropReason.REFUSED_BY_FILTER
-    assert reason[1].endswith(f":{one.__name__}") and SECRET not in reason[1]
+    with caplog.at_level(logging.DEBUG):
+        against = asyncio.run(admission.reason_against(turn))
+    assert against is not None and against.reason is DropReason.REFUSED_BY_FILTER
+    assert against.detail.endswith(f":{one.__name__}") and SECRET not in against.detail + caplog.text
+    assert SECRET in against.words
 
 
 class Quotes:

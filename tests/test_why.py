@@ -21,6 +21,7 @@ from clawrl.privacy.forgetting import Wanted
 from clawrl.strict import StrictConfig
 from tests.office import Office, says_good, talk
 from tests.operator_kit import DROPS, Dropped, drop, one, run, until
+from tests.privacy_kit import found_in
 
 _FIELD = re.compile(r"\b(?:serving|policy|judge|trainer|guards|publish|ledger)(?:\.[a-z_]+)+")
 
@@ -133,8 +134,10 @@ def test_no_word_of_a_conversation_that_a_filter_quotes_gets_into_the_ledger_in_
     async def test() -> None:
         coordinator, turn_id = await drop(tmp_path, case)
         document = await asked_why(coordinator, turn_id)
-        assert "an answer" not in json.dumps([document["transitions"], document["why"]])
+        assert "an answer" not in json.dumps(document["transitions"])
+        assert "an answer" in document["why"]["sentence"]
         await coordinator.close()
+        assert found_in(tmp_path, "an answer") == []
 
     run(test)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import NamedTuple
 
 from clawrl.config import Deployment
 from clawrl.guards.filters import filter_reason
@@ -20,20 +21,24 @@ log = logging.getLogger(__name__)
 _FILTER_TIMEOUT_S = 5.0
 
 
+class Against(NamedTuple):
+    """``detail`` is figures, or the name of the filter that refused; its ``words`` may quote the conversation."""
+
+    reason: DropReason
+    detail: str = ""
+    words: str = ""
+
+
 class Admission:
     def __init__(self, deployment: Deployment) -> None:
         self._filters = deployment.guards.filters
         self._extra = [load(path) for path in self._filters.extra]
         self._max_tokens = deployment.trainer.training.max_sample_tokens
 
-    async def reason_against(self, turn: Turn) -> tuple[DropReason, str] | None:
-        """From the turn alone: permission and facts first, then the filters. One that takes too long refuses.
-
-        With figures, or with the name of the filter that refused: what that said may quote the conversation, and is
-        kept nowhere.
-        """
+    async def reason_against(self, turn: Turn) -> Against | None:
+        """From the turn alone: permission and facts first, then the filters. One that takes too long refuses."""
         if (reason := drop_reason(turn, self._max_tokens)) is not None:
-            return reason, ""
+            return Against(reason)
         if not self._extra:
             refused = filter_reason(turn, self._filters)
         else:
@@ -41,15 +46,17 @@ class Admission:
                 async with asyncio.timeout(_FILTER_TIMEOUT_S):
                     refused = await asyncio.to_thread(filter_reason, turn, self._filters, self._extra)
             except TimeoutError:
-                return DropReason.REFUSED_BY_FILTER, f"no answer of the filters within {_FILTER_TIMEOUT_S} s"
+                return Against(DropReason.REFUSED_BY_FILTER, f"no answer of the filters within {_FILTER_TIMEOUT_S} s")
         if refused is None:
             return None
-        reason, said = refused
-        told = said.split()[0].rstrip(":") if reason is DropReason.REFUSED_BY_FILTER else said
-        log.info("turn %s does not train: %s", turn.turn_id, told)
-        return reason, told
+        against = Against(*refused)
+        if against.reason is DropReason.REFUSED_BY_FILTER:
+            name, _, words = against.detail.partition(" ")
+            against = Against(against.reason, name.rstrip(":"), words)
+        log.info("turn %s does not train: %s", turn.turn_id, against.detail)
+        return against
 
-    def seen(self, ledger: Ledger, turn: Turn) -> tuple[DropReason, str] | None:
+    def seen(self, ledger: Ledger, turn: Turn) -> Against | None:
         """What only the ledger knows."""
         duplicate = self._filters.duplicates == "drop" and ledger.is_duplicate(turn)
-        return (DropReason.DUPLICATE, "") if duplicate else None
+        return Against(DropReason.DUPLICATE) if duplicate else None

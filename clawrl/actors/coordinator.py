@@ -135,8 +135,7 @@ class Coordinator(CheckpointCalls, VersionCalls, PrivacyCalls, MetricsCalls):
         against = await self._admission.reason_against(turn)
 
         def store(ledger: Ledger) -> Recorded:
-            reason, detail = against or self._admission.seen(ledger, turn) or (None, "")
-            return ledger.record(turn, reason, detail)
+            return ledger.record(turn, *(against or self._admission.seen(ledger, turn) or ()))
 
         recorded = await self._db.run(store)
         for request in recorded.to_judge:

@@ -199,10 +199,11 @@ def _duplicate(case: Case) -> Why:
 
 
 def _refused_by_filter(case: Case) -> Why:
+    text = case.life.text
+    words = f": {short(text.refusal)}" if text is not None and text.refusal else ""
     return Why(
-        sentence=f"A filter of yours refused it: {case.detail or 'guards.filters.extra'}.",
-        remedy="What it said is kept nowhere, since it may quote the conversation: let it write down what you need. "
-        "Change or remove it in guards.filters.extra, and try it with `clawrl contract filter PATH`.",
+        sentence=ended(f"A filter of yours refused it, {case.detail or 'one of guards.filters.extra'}{words}"),
+        remedy="Change or remove it in guards.filters.extra, and try it with `clawrl contract filter PATH`.",
     )
 
 

@@ -74,7 +74,7 @@ def strip(db: Database, turn_id: TurnId, *, keep_judgement: bool) -> None:
         turn_id,
     )
     _strip_payload(db, turn_id)
-    for table in ("evidence", "targets", "hint_uses", "feedback", "hints"):
+    for table in ("evidence", "targets", "hint_uses", "feedback", "hints", "refusals"):
         db.execute(f"DELETE FROM {table} WHERE turn_id = ?", turn_id)
     silence_judge(db, turn_id, NOBODY, keep=keep_judgement)
 

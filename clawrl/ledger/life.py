@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clawrl.ledger import judgements, moves, turns
+from clawrl.ledger import judgements, moves, refusals, turns
 from clawrl.ledger.counts import ROW_SQL, step_row, turn_row
 from clawrl.ledger.database import Database
 from clawrl.ledger.views import StepRow, Transition, TurnRow
@@ -33,13 +33,17 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnText:
-    """The private part. Where nothing came after the answer, nobody judged or nobody taught, that is absent."""
+    """The private part. Where nothing came after the answer, nobody judged or nobody taught, that is absent.
+
+    ``refusal`` is what a filter said of it.
+    """
 
     turn: Turn
     evidence: Evidence | None
     said: Said | None
     judgement: Judgement | None
     targets: TeacherTargets | None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,7 @@ def _texts(db: Database, turn_id: TurnId) -> TurnText | None:
         said=_said(db, turn_id),
         judgement=judgements.load(db, turn_id),
         targets=judgements.load_targets(db, turn_id),
+        refusal=refusals.load(db, turn_id),
     )
 
 

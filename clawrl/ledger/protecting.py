@@ -24,6 +24,7 @@ BLOBS: Mapping[str, tuple[str, ...]] = {
     "targets": ("teaching",),
     "feedback": ("comment",),
     "hints": ("hint",),
+    "refusals": ("words",),
 }
 """The columns that are sealed; no other one holds what was said."""
 

@@ -1,7 +1,7 @@
 """The tables, and what may be written in them.
 
 ``turns`` is narrow and indexed by state; what is wide or private lies in ``arrivals``, ``payloads``,
-``evidence``, ``judgements``, ``targets`` and ``feedback`` under the same turn id. ``hints`` and
+``evidence``, ``judgements``, ``targets``, ``feedback`` and ``refusals`` under the same turn id. ``hints`` and
 ``vitals`` outlive their turn, up to a bound each. ``transitions`` is append-only. The partial indices
 hold only the rows that a hot query wants, so that finished turns cost it nothing.
 
@@ -259,6 +259,7 @@ CREATE TABLE IF NOT EXISTS opted_out (
 CREATE INDEX IF NOT EXISTS opted_out_by_age ON opted_out (at);
 CREATE TABLE IF NOT EXISTS keys_seen (only INTEGER PRIMARY KEY CHECK (only = 1), mark TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS key_tags (owner TEXT PRIMARY KEY, tag TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refusals (turn_id TEXT PRIMARY KEY, words BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS forgettings (
     id INTEGER PRIMARY KEY,
     who TEXT NOT NULL,

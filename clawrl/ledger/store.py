@@ -120,13 +120,15 @@ class Ledger(Reads, Forgetful):
         with self.transaction():
             return linking.arrive(self._db, self._gate.arrival(arrival, late=self._is_refused(arrival)))
 
-    def record(self, turn: Turn, drop: DropReason | None = None, detail: str = "") -> Recorded:
+    def record(self, turn: Turn, drop: DropReason | None = None, detail: str = "", words: str = "") -> Recorded:
         """Stores a served turn, once; with a reason (and its detail) it is dropped instead of awaiting evidence.
 
-        So it is without one where it may not train, or where something in it was redacted.
+        So it is without one where it may not train, or where something in it was redacted. ``words`` are a filter's,
+        which may quote the turn; the detail may not.
         """
+        words = words if self._gate.screen.is_clean(words) else ""
         with self.transaction():
-            return turns.record(self._db, self._stored(turn), drop, detail, measured=turn)
+            return turns.record(self._db, self._stored(turn), drop, detail, words, measured=turn)
 
     def is_duplicate(self, turn: Turn) -> bool:
         """Whether a main turn recorded before this one gave the same answer to the same request, not long ago."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from clawrl.ledger import refusals
 from clawrl.ledger.blanks import blank_turn, nobodys_turn
 from clawrl.ledger.codec import NOBODY, pack_spans, unpack_spans
 from clawrl.ledger.counts import count_up
@@ -33,9 +34,14 @@ _TURN = (
 
 
 def record(
-    db: Database, turn: Turn, drop: DropReason | None, detail: str = "", measured: Turn | None = None
+    db: Database,
+    turn: Turn,
+    drop: DropReason | None,
+    detail: str = "",
+    words: str = "",
+    measured: Turn | None = None,
 ) -> Recorded:
-    """``measured`` is the turn as it was sampled, where that is not what is stored."""
+    """``measured`` is the turn as it was sampled, where that is not what is stored. ``words`` are its filter's."""
     if turn.turn_id != turn.arrival.turn_id:
         raise ValueError(f"turn {turn.turn_id} carries the arrival of {turn.arrival.turn_id}")
     if turn.arrival.owner == NOBODY or is_forgotten(db, turn.arrival):
@@ -60,6 +66,8 @@ def record(
     count_up(db, "recorded")
     if drop is not None:
         move(db, turn.turn_id, dropped(drop), detail)
+        if words and drop is DropReason.REFUSED_BY_FILTER:
+            refusals.note(db, turn.turn_id, announced["owner"], words)
     else:
         move(db, turn.turn_id, AWAITING_NEXT)
         orphan = adopt_orphan(db, turn.turn_id)

@@ -31,6 +31,7 @@ _OF_A_TURN = (
     "targets",
     "hint_uses",
     "feedback",
+    "refusals",
     "transitions",
 )
 BATCH = 5_000
