@@ -122,6 +122,25 @@ def test_an_answer_names_its_request_and_its_turn_and_the_turn_was_announced(hou
     run(test)
 
 
+def test_a_ledger_that_refuses_a_request_keeps_nobody_from_an_answer_and_no_words_of_it_are_logged(
+    house: Callable[..., House], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        at = house(says)
+
+        async def refuses(method: str, *arguments: Any, timeout_s: float) -> int:
+            raise RuntimeError(f"cannot store {arguments[0]}")
+
+        at.coordinator.ask = refuses  # type: ignore[method-assign]
+        whole = await at.ask(messages=[{"role": "user", "content": "the harbour"}])
+        assert json.loads(whole.body)["choices"][0]["message"]["content"]
+        await at.ingress._background.finish(timeout_s=5.0)
+        (line,) = [record.getMessage() for record in caplog.records if "announced" in record.getMessage()]
+        assert "RuntimeError" in line and "harbour" not in caplog.text
+
+    run(test)
+
+
 def test_a_request_carries_the_floor_that_the_ones_before_it_heard_of(house: Callable[..., House]) -> None:
     async def story() -> None:
         floors: list[int] = []

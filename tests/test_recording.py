@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl.actors.calls import CoordinatorAway
-from clawrl.actors.recording import Recorder
+from clawrl.actors.recording import Recorder, take_in_orphans
 from clawrl.ledger.codec import Codec, PlainVault
 from clawrl.ledger.journal import Journal
 from clawrl.messages import Message, Turn
@@ -106,6 +106,25 @@ def test_a_replica_takes_over_what_a_dead_one_on_its_machine_left(tmp_path: Path
         await _until(lambda: list(tmp_path.iterdir()) == [])
         assert line.recorded == ["a"]
         await recorder.finish()
+
+    asyncio.run(run())
+
+
+def test_what_the_ledger_refuses_holds_up_nothing_in_a_dead_ones_journal_and_stays_there(tmp_path: Path) -> None:
+    async def run() -> None:
+        before = open_recorder(Line(), tmp_path)
+        for name in ("a", "b", "c"):
+            await before.record(a_turn(name))
+        await before.finish()
+        (left,) = tmp_path.iterdir()
+        left.rename(left := tmp_path / "of-the-dead-1.journal")
+        line = Line()
+        line.refuses, line.away = {"a"}, False
+        assert await take_in_orphans(tmp_path, CODEC, lambda turn: line.ask("record", turn, timeout_s=1.0)) == 0
+        assert line.recorded == ["b", "c"] and left.exists()
+        line.refuses = set()
+        await take_in_orphans(tmp_path, CODEC, lambda turn: line.ask("record", turn, timeout_s=1.0))
+        assert line.recorded == ["b", "c", "a", "b", "c"] and not left.exists()
 
     asyncio.run(run())
 

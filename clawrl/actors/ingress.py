@@ -185,9 +185,11 @@ class Ingress(OperatorRoutes, ConsoleRoutes):
         try:
             floor = await self._coordinator.ask("arrive", task.arrival, timeout_s=_ARRIVE_TIMEOUT_S)
             self._floor = max(self._floor, floor)
-        except CoordinatorAway as away:
-            # The turn's record carries the arrival too, so that its evidence comes late rather than never.
-            log.error("turn %s could not be announced: %s", task.arrival.turn_id, away)
+        except Exception as error:
+            # The turn's record carries the arrival too, so that its evidence comes late rather than never. What an
+            # error of the ledger says may quote the request.
+            why = str(error) if isinstance(error, CoordinatorAway) else type(error).__name__
+            log.error("turn %s could not be announced: %s", task.arrival.turn_id, why)
 
     async def _record_lost(self, task: GenerationTask) -> None:
         """Nobody else is left to say that this turn failed."""
