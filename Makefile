@@ -56,7 +56,7 @@ test: ## lint, types and the whole test suite but the nightly part
 .before-tests: lint .chromium $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed)
 
 test-nightly: $(VENV)/.installed-test .chromium $(if $(SGLANG_RUNS),$(SGLANG_CPU)/.installed) ## the tests that take minutes
-	$(BIN)/python -m pytest -m nightly
+	$(BIN)/python -m pytest -m nightly --timeout 1800
 
 test-agents: $(VENV)/.installed-test ## OpenClaw, Codex and Claude Code, fetched by npm (over a gigabyte); part of test-nightly
 	$(BIN)/python -m pytest -m agents

@@ -333,6 +333,7 @@ def test_in_any_order_nothing_raises_counts_add_up_and_what_is_said_later_is_who
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @settings(max_examples=300, **BOUNDED)  # type: ignore[arg-type]
 @given(schedule=st.lists(MOVE, min_size=30, max_size=200))
 def test_in_many_long_schedules_nobody_who_talks_while_somebody_is_forgotten_loses_a_turn(
