@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import inspect
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ray.serve._private.client import ServeControllerClient
 
 from clawrl.actors import supervisor
 from tests.docs_commands import ROOT, blocks
@@ -47,6 +49,11 @@ def test_systemd_stops_serve_run_alone_by_ctrl_c_and_waits_long_enough() -> None
     program, *rest = service["ExecStart"].split()
     assert program.endswith("/.venv/bin/serve")
     assert rest[0] == "run" and (ROOT / rest[1]).is_file()
+
+
+def test_ray_serve_gives_a_stop_as_long_as_the_page_says() -> None:
+    bound = inspect.signature(ServeControllerClient.shutdown).parameters["timeout_s"].default
+    assert f"Ray Serve gives all of its parts {bound:g} seconds" in PAGE
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
