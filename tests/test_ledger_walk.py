@@ -236,6 +236,9 @@ class World:
             self.lease = None
         after = self.ledger.counts()
         assert after.recorded == before.recorded
+        # Whose evidence was forgotten may be given other evidence, if a person's opinion keeps it open.
+        kept = {row["turn_id"] for row in self.ledger._db.rows("SELECT turn_id FROM evidence")}
+        self.evidence = [turn_id for turn_id in self.evidence if turn_id in kept]
         held = [state for state in HELD if state is not TurnState.LEASED]
         assert all(after.by_state.get(state) == before.by_state.get(state) for state in held)
 

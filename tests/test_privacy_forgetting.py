@@ -118,6 +118,22 @@ def test_a_turn_goes_with_all_that_repeats_it(state: Path) -> None:
     assert not forgotten(ledger, turn_id="no such")["found"]
 
 
+def test_an_answer_that_a_person_spoke_of_is_judged_by_what_is_said_after_the_forgetting(state: Path) -> None:
+    """It was dropped for want of an opinion: nothing was learned from it, and its own words are not forgotten."""
+    ledger = opened(state, encrypt=False)
+    ledger.record(said("a", user("hello"), "yes?", session="s"))
+    second = (*user("hello"), *reply("yes?"), *user(SECRET))
+    assert ledger.record(said("b", second, "I see", session="s", at=1_001.0)).to_judge
+    ledger.judged(verdict("a", 0), DropReason.NEUTRAL)
+    assert ledger.feedback(opinion("a", 0.5, "polite", at=1_002.0)).to_judge is not None  # type: ignore[union-attr]
+    assert ledger.judged(verdict("a", 0), DropReason.NEUTRAL, feedback_at=1_002.0)
+    assert forgotten(ledger, turn_id="b")["evidence_of"] == 1
+    after = (*user("hello"), *reply("yes?"), *user("thank you"))
+    (case,) = ledger.record(said("c", after, "bye", session="s", at=9e9)).to_judge
+    assert case.turn_id == "a" and [said.content for said in case.evidence] == ["thank you", "polite"]
+    assert found_in(state, SECRET) == []
+
+
 def answered_late(ledger: Ledger, turn: Turn) -> None:
     ledger.record(turn)
     row = next(row for row in ledger.turns() if row.turn_id == turn.turn_id)
