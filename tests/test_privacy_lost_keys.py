@@ -18,12 +18,13 @@ from typer.testing import CliRunner
 from clawrl.cli import app
 from clawrl.ledger import Ledger, LedgerFileError
 from clawrl.ledger.codec import SEALED_MARK
+from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.looking import TurnFilter
 from clawrl.messages import DropReason, TurnId, TurnState
 from clawrl.privacy.config import PrivacyConfig
 from clawrl.privacy.forgetting import Wanted, forget, run_steps
 from clawrl.privacy.keys import KeyDamaged, KeyStore
-from clawrl.privacy.opening import open_keys
+from clawrl.privacy.opening import open_keys, open_ledger
 from tests.ledger_kit import ids, judge, queue, rows, take_step, to_judging, user
 from tests.live import tiny_deployment
 from tests.privacy_kit import IDS, SECRET, alter, found_in, opened, said
@@ -221,6 +222,25 @@ def test_where_newer_keys_are_lost_for_good_a_command_deletes_what_they_opened(s
     assert done.exit_code == 0, done.output
     with opened(state, open_keys(state, PrivacyConfig())) as ledger:
         works_for_bob(ledger)
+
+
+def test_what_lies_there_in_the_open_is_no_loss_with_older_keys(state: Path, tmp_path: Path) -> None:
+    keys = open_keys(state, PrivacyConfig())
+    peopled(state, keys, encrypt=False)
+    shutil.copytree(keys.folder, tmp_path / "older")
+    with opened(state, keys, encrypt=False) as ledger:
+        run_steps(ledger, forget(Wanted(owner="ann")))
+        ledger.record(said("again", user("hello"), "hi", session="s", at=9e9))
+    shutil.rmtree(keys.folder)
+    shutil.copytree(tmp_path / "older", keys.folder)
+    with pytest.raises(LedgerFileError, match="newer keys"):
+        opened(state, KeyStore(keys.folder), encrypt=False)
+    for _ in range(2):
+        store, plain = KeyStore(keys.folder), PrivacyConfig(encrypt=False)
+        with open_ledger(state, LedgerConfig(), plain, keys=store, accept_loss=True) as ledger:
+            assert ledger.turn(TurnId("again")).response_text == "hi"  # type: ignore[union-attr]
+        # Every row is looked at again.
+        store.key(f"cora {len(store.owners())}")
 
 
 def test_a_key_that_was_made_for_a_row_that_a_crash_took_away_is_no_loss(state: Path) -> None:

@@ -7,6 +7,7 @@ before there were tags have none until their owner's next request.
 
 from __future__ import annotations
 
+from clawrl.ledger.codec import NOBODY
 from clawrl.ledger.database import Database
 
 _CONSTANT = "the key of these rows"
@@ -14,7 +15,7 @@ _CONSTANT = "the key of these rows"
 
 def note(db: Database, owner: str) -> None:
     """In the transaction that writes a row of theirs."""
-    if db.codec.keyed is not None:
+    if db.codec.keyed is not None and owner != NOBODY:
         db.execute(
             "INSERT INTO key_tags (owner, tag) VALUES (?, ?)"
             " ON CONFLICT (owner) DO UPDATE SET tag = excluded.tag WHERE tag != excluded.tag",

@@ -28,7 +28,8 @@ _NAMED = 20
 def settle(db: Database, vault: KeyedVault, *, accept_loss: bool) -> None:
     """In a transaction. Raises `LedgerFileError` where the keys are older than the ledger, unless that is accepted."""
     seen = db.scalar("SELECT mark FROM keys_seen")
-    if seen is not None and not vault.knows(seen) and not accept_loss:
+    older = seen is not None and not vault.knows(seen)
+    if older and not accept_loss:
         raise LedgerFileError(
             f"{db.path} was written with newer keys than these: put back the newest copy of the folder "
             "privacy.keys_dir. If that is lost for good, `clawrl forget --lost-keys --deployment FILE` deletes what "
@@ -40,6 +41,9 @@ def settle(db: Database, vault: KeyedVault, *, accept_loss: bool) -> None:
     whose = 0
     for owner in people.owners(db):
         try:
+            if older and vault.has_key(owner):
+                # Another key than that of the rows does not tell then that its owner was forgotten since.
+                key_tags.note(db, owner)
             found = list(_unreadable(db, vault, owner))
         except Altered:
             # Their key is there and damaged, so that nothing tells whether it is theirs. It may come back.
