@@ -191,6 +191,10 @@ def test_before_the_first_piece_another_replica_answers(
         answer = await at.ask(stream=stream)
         text = json.dumps(await events(answer)) if stream else answer.body.decode()
         assert "Hello." in text and len(at.replicas.streams) == 3 and at.coordinator.of("record") == []
+        # An answer that is empty is on record before anything of it is heard: the next one is another turn.
+        await at.ingress._background.finish(timeout_s=5)
+        announced = [arrival.turn_id for arrival in at.coordinator.of("arrive")]
+        assert len(set(announced)) == 3 and answer.headers["X-Clawrl-Turn-Id"] == announced[2]
 
     run(test)
 

@@ -172,10 +172,10 @@ class Ingress(OperatorRoutes, ConsoleRoutes):
                 if is_last:
                     raise errors.unavailable("The replica that was answering is gone. Please try again.") from error
                 log.warning("turn %s: a replica died before anybody heard it; asking another", task.arrival.turn_id)
-                if begun:
-                    # The dead replica may have had this turn recorded, and another one will answer something else.
-                    tasks[answer] = another_turn(task)
-                    self._background.start(self._announce(tasks[answer]))
+                # The dead replica may have had this turn recorded (an empty answer before anything of it was heard),
+                # and another one will answer something else.
+                tasks[answer] = another_turn(task)
+                self._background.start(self._announce(tasks[answer]))
                 await asyncio.sleep(_FIRST_PAUSE_S * 2**attempt)
             finally:
                 if not ended:
