@@ -167,8 +167,8 @@ class Ingress(OperatorRoutes, ConsoleRoutes):
                 raise errors.overloaded() from None
             except (RayActorError, DeploymentUnavailableError, EngineError) as error:
                 is_last = (begun and task.streamed) or attempt == _TRIES - 1
-                if begun or is_last:
-                    self._background.start(self._record_lost(task))
+                # Nothing, where the replica had it recorded before it died.
+                self._background.start(self._record_lost(task))
                 if is_last:
                     raise errors.unavailable("The replica that was answering is gone. Please try again.") from error
                 log.warning("turn %s: a replica died before anybody heard it; asking another", task.arrival.turn_id)
