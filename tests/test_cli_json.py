@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.panel import Panel
+from rich.text import Text
 from typer.testing import CliRunner
 
 from clawrl import cli
-from clawrl.cli.shared import console, errors, show_json
+from clawrl.cli.shared import console, errors, say, show_json
 from clawrl.messages import Message
 from tests.office import turn
 from tests.operator_house import house
@@ -60,6 +62,26 @@ def test_words_between_colons_are_no_emoji(capsys: pytest.CaptureFixture[str]) -
         one.print("a :warning: b")
     shown = capsys.readouterr()
     assert shown.out == shown.err == "a :fire: b\na :warning: b\n"
+
+
+def test_a_terminal_obeys_nothing_that_people_wrote() -> None:
+    wrote = "one\x1b[2J\x1b]0;title\x07\x9b2J\x7f\rtwo\n\tthree"
+    kept = "one␛[2J␛]0;title\ufffd2J␡two\n\tthree".expandtabs()
+    document = {"text": wrote}
+    for one in (console, errors):
+        with one.capture() as captured:
+            one.print(wrote, markup=False, highlight=False)
+            one.print(Text(wrote), Panel(Text(wrote)))
+            one.print_json(json.dumps(document, ensure_ascii=False))
+        assert not [c for c in captured.get() if not c.isprintable() and c != "\n"]
+    with console.capture() as captured:
+        say(wrote)
+    assert captured.get().expandtabs() == f"{kept}\n"
+
+
+def test_colours_are_still_a_matter_between_us_and_the_terminal() -> None:
+    found = in_a_process("shared.say('\\x1b[1m', style='red')", FORCE_COLOR="1", TERM="xterm", NO_COLOR="")
+    assert found.stdout.decode() == "\x1b[31m␛[1m\x1b[0m\n"
 
 
 def test_on_a_terminal_json_is_laid_out_and_still_says_what_was_said(

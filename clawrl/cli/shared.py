@@ -1,7 +1,7 @@
 """What every command uses: the two consoles, the options that name a server, and how a failure ends.
 
 What people wrote is shown as it is: ``:smile:`` in it is no emoji, and what the terminal's encoding has no bytes for is
-an escape and not an error.
+an escape and not an error. Nor does a terminal obey it: control characters are shown by their pictures.
 """
 
 from __future__ import annotations
@@ -9,17 +9,31 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from clawrl.client import ApiClient, ApiProblem
 
-console = Console(emoji=False)
-errors = Console(stderr=True, emoji=False)
+# C0 and DEL have pictures, C1 has none. New lines and tabs are text.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+class _Tame(Console):
+    """Rich strips a bell and the like, but lets through what moves the cursor, or types in its reader's name."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else text.translate(_PICTURES), style, control)
+
+
+console = _Tame(emoji=False)
+errors = _Tame(stderr=True, emoji=False)
 
 Url = Annotated[str, typer.Option(envvar="CLAWRL_URL", help="The server.")]
 Key = Annotated[
