@@ -22,6 +22,7 @@ from clawrl.ledger import Ledger, VersionRefused
 from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.staleness import REWOUND_AT
 from clawrl.messages import PolicyVersion
+from tests.ledger_kit import ids, queue
 from tests.test_ledger_walk import World
 
 WEIGHTS = {
@@ -76,7 +77,8 @@ class Watch:
 
     def close(self) -> None:
         self._ending.set()
-        self._thread.join(120.0)
+        # For as long as it takes: what it looks into must not be closed under it.
+        self._thread.join()
         self._ledger.close()
 
     def _look(self) -> None:
@@ -145,9 +147,9 @@ class WatchedWorld(World):
         self.ledger.commit_version(made)
         self.version, self.made_by[number], self.made_by[number + 1] = number, self.step, self.step
 
-    def roll_back(self) -> None:
+    def roll_back(self, to: int | None = None) -> None:
         """To any version there is, or was, or never will be."""
-        number = self.random.randrange(self.version + 2)
+        number = self.random.randrange(self.version + 2) if to is None else to
         before = self.ledger.current_version()
         try:
             again = self.ledger.roll_back(number)
@@ -155,10 +157,12 @@ class WatchedWorld(World):
             assert self.ledger.version(number) is None or before is None
             return
         assert before is not None and again.version >= before.version
-        self.rolled_back += again.version > before.version
         assert again.snapshot == self.ledger.version(number).snapshot  # type: ignore[union-attr]
-        self.version, self.made_by[again.version] = again.version, again.step
-        self.made_by[again.version + 1] = again.step
+        if again.version > before.version:
+            # Else it is what was rolled back to before, and as new as when the trainer went back to it.
+            self.rolled_back += 1
+            self.version, self.made_by[again.version] = again.version, again.step
+            self.made_by[again.version + 1] = again.step
 
     def rewind(self) -> None:
         """The trainer goes back to what was rolled back to, as its next order says."""
@@ -211,6 +215,20 @@ def test_one_long_life_goes_through_all_of_it_and_is_looked_at_often() -> None:
     assert set(names) == set(WEIGHTS)
     assert world.watches > 50 and world.crashes > 2 and world.runs > 3 and world.rolled_back > 2
     assert world.forgotten > 2 and world.expired > 2 and world.retaught > 2
+
+
+def test_what_was_rolled_back_to_twice_is_as_new_as_when_the_trainer_went_back_to_it(tmp_path: Path) -> None:
+    world = WatchedWorld(tmp_path, 1)
+    world.look_away()
+    world.step = 20
+    world.roll_back(1)
+    world.rewind()
+    world.roll_back(1)
+    assert (world.version, world.rolled_back) == (2, 1)
+    queue(world.ledger, "a", version=world.version)
+    world.borrow()
+    assert ids(world.lease) == ["a"]
+    world.ledger.close()
 
 
 def _miscounts(ledger: Ledger) -> None:

@@ -19,7 +19,21 @@ from clawrl.ledger import FeedbackOutcome, FencedRun, LeasedTurns, Ledger
 from clawrl.ledger.states import HELD, check_move
 from clawrl.messages import DropReason, PolicyVersion, Turn, TurnId, TurnKind, TurnState
 from clawrl.privacy.forgetting import Wanted, forget, run_steps
-from tests.ledger_kit import Clock, Talk, ask, judge, open_ledger, opinion, reply, serve, taught, user, verdict
+from tests.ledger_kit import (
+    Clock,
+    Talk,
+    ask,
+    ids,
+    judge,
+    open_ledger,
+    opinion,
+    queue,
+    reply,
+    serve,
+    taught,
+    user,
+    verdict,
+)
 from tests.test_ledger_durability import crash_image
 
 MOST_BEHIND = 6
@@ -142,15 +156,25 @@ class World:
         return f"run{self.runs}"
 
     def borrow(self) -> None:
+        due = self.due()
         with self.ledger.transaction():
             self.ledger.drop_stale(self.run, self.step + 1, MOST_BEHIND, self.clock.now)
             again = self.ledger.lease(self.run, self.step + 1, 4, minimum=1, now=self.clock.now, timeout_s=8.0)
         if again is not None and self.lease is not None and self.clock.now <= self.lease.deadline:
-            assert again.lease_id == self.lease.lease_id
+            # Of one that ran empty, because its turns were dropped or forgotten, nothing is left to lend again.
+            assert (again.lease_id == self.lease.lease_id) == bool(due)
+            assert not due or ids(again) == due
         if again is not None:
             oldest = [min(span.version for span in lent.turn.spans) for lent in again.turns]
             assert all(self.step - self.made_by[version] <= MOST_BEHIND for version in oldest)
         self.lease = again
+
+    def due(self) -> list[str]:
+        """What the lease is made of if it is asked for again: whatever was not dropped or forgotten meanwhile."""
+        if self.lease is None:
+            return []
+        sql = "SELECT turn_id FROM turns WHERE state = 'leased' AND lease_id = ? AND NOT forgotten ORDER BY seq"
+        return [row["turn_id"] for row in self.ledger._db.rows(sql, self.lease.lease_id)]
 
     def take_step(self) -> None:
         lease = self.lease
@@ -177,8 +201,6 @@ class World:
         if self.lease is not None and self.lease.turns:
             turn = self.lease.turns[0].turn
             if self.ledger.drop_leased(self.lease.lease_id, turn.turn_id, DropReason.MALFORMED):
-                if len(self.lease.turns) == 1:
-                    self.lease = None  # it ran empty: the next one for this step is another
                 self.borrow()
 
     def maybe_checkpoint(self, chance: float) -> None:
@@ -373,3 +395,29 @@ def test_so_does_one_in_which_people_are_forgotten(tmp_path: Path, seed: int) ->
     assert counts.dropped[DropReason.FORGOTTEN] > 20 and counts.by_state[TurnState.TRAINED] > 5
     assert world.forgotten > counts.dropped[DropReason.FORGOTTEN], "also of what was dropped or trained before"
     assert world.expired > 20 and world.retaught > 5
+
+
+def test_the_walk_expects_another_lease_where_all_of_a_confirmed_one_was_forgotten(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    queue(world.ledger, "a", "b", owner="A", version=world.version)
+    world.borrow()
+    first = world.lease
+    assert ids(first) == ["a", "b"] and first is not None
+    assert world.ledger.confirm(first.lease_id, world.run, world.clock.now)
+    queue(world.ledger, "c", owner="B", version=world.version)
+    assert run_steps(world.ledger, forget(Wanted(owner="A")))["leases_voided"] == 0
+    world.borrow()
+    assert ids(world.lease) == ["c"]
+    assert not world.ledger.confirm(first.lease_id, world.run, world.clock.now)
+
+
+def test_the_walk_expects_the_rest_of_a_confirmed_lease_of_which_a_part_was_forgotten(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    queue(world.ledger, "a", "b", version=world.version)
+    world.borrow()
+    assert ids(world.lease) == ["a", "b"] and world.lease is not None
+    assert world.ledger.confirm(world.lease.lease_id, world.run, world.clock.now)
+    queue(world.ledger, "c", version=world.version)
+    run_steps(world.ledger, forget(Wanted(turn_id=TurnId("a"))))
+    world.borrow()
+    assert ids(world.lease) == ["b"]

@@ -220,6 +220,20 @@ def test_a_step_that_is_asked_for_again_is_made_without_it(state: Path) -> None:
     assert ledger.state(TurnId("a")) is TurnState.DROPPED and ledger.steps()[0].turns == 1
 
 
+def test_a_step_of_which_nothing_is_left_is_made_of_others_under_another_lease(state: Path) -> None:
+    ledger = opened(state)
+    to_queue(ledger, "a")
+    ledger.restored("run", 0)
+    lease = ledger.lease("run", 1, 1, now=0.0, timeout_s=60.0)
+    assert lease is not None and ledger.confirm(lease.lease_id, "run", 1.0)
+    to_queue(ledger, "b", owner="bob")
+    forgotten(ledger, owner="ann")
+    other = ledger.lease("run", 1, 1, now=0.0, timeout_s=60.0)
+    assert ids(other) == ["b"] and other is not None and other.lease_id != lease.lease_id
+    assert not ledger.confirm(lease.lease_id, "run", 1.0) and not ledger.applied(lease.lease_id, "run", {})
+    assert ledger.confirm(other.lease_id, "run", 1.0) and ledger.applied(other.lease_id, "run", {})
+
+
 def test_what_was_trained_is_told_with_its_steps_and_versions_and_is_not_trained_again(state: Path) -> None:
     ledger = opened(state)
     ledger.restored("run", 0)
