@@ -109,9 +109,9 @@ def test_a_users_filter_refuses_with_its_own_words_and_the_others_are_still_aske
         return "speaks of plants" if "Plants" in turn.response_text else None
 
     assert filter_reason(_turn("Stones."), PLAIN, [passes, no_plants]) is None
-    reason, detail = filter_reason(_turn(), PLAIN, [passes, no_plants]) or (None, "")
-    assert reason is DropReason.REFUSED_BY_FILTER
-    assert "no_plants" in detail and "speaks of plants" in detail
+    against = filter_reason(_turn(), PLAIN, [passes, no_plants])
+    assert against is not None and against.reason is DropReason.REFUSED_BY_FILTER
+    assert "no_plants" in against.detail and "speaks of plants" in against.words
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,21 @@ def test_a_filter_that_does_not_answer_properly_lets_nothing_through(answer: Any
             raise answer
         return answer
 
-    reason, said = filter_reason(_turn(), PLAIN, [broken]) or (None, "")
-    assert reason is DropReason.REFUSED_BY_FILTER and detail in said and "broken" in said
+    against = filter_reason(_turn(), PLAIN, [broken])
+    assert against is not None and against.reason is DropReason.REFUSED_BY_FILTER
+    assert detail in against.words and "broken" in against.detail
+
+
+def test_a_filter_whose_name_has_spaces_keeps_all_of_it() -> None:
+    class Refuses:
+        def __repr__(self) -> str:
+            return "a filter of mine"
+
+        def __call__(self, turn: Turn) -> str:
+            return "not this one"
+
+    against = filter_reason(_turn(), PLAIN, [Refuses()])
+    assert against == (DropReason.REFUSED_BY_FILTER, "a filter of mine", "not this one")
 
 
 def test_a_misspelt_setting_is_refused() -> None:

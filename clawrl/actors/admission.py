@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple
 
 from clawrl.config import Deployment
-from clawrl.guards.filters import filter_reason
+from clawrl.guards.filters import Against, filter_reason
 from clawrl.ledger.store import Ledger
 from clawrl.messages import DropReason, Turn
 from clawrl.plugins import load
@@ -19,14 +18,6 @@ from clawrl.serving.trainability import drop_reason
 
 log = logging.getLogger(__name__)
 _FILTER_TIMEOUT_S = 5.0
-
-
-class Against(NamedTuple):
-    """``detail`` is figures, or the name of the filter that refused; its ``words`` may quote the conversation."""
-
-    reason: DropReason
-    detail: str = ""
-    words: str = ""
 
 
 class Admission:
@@ -40,20 +31,15 @@ class Admission:
         if (reason := drop_reason(turn, self._max_tokens)) is not None:
             return Against(reason)
         if not self._extra:
-            refused = filter_reason(turn, self._filters)
+            against = filter_reason(turn, self._filters)
         else:
             try:
                 async with asyncio.timeout(_FILTER_TIMEOUT_S):
-                    refused = await asyncio.to_thread(filter_reason, turn, self._filters, self._extra)
+                    against = await asyncio.to_thread(filter_reason, turn, self._filters, self._extra)
             except TimeoutError:
                 return Against(DropReason.REFUSED_BY_FILTER, f"no answer of the filters within {_FILTER_TIMEOUT_S} s")
-        if refused is None:
-            return None
-        against = Against(*refused)
-        if against.reason is DropReason.REFUSED_BY_FILTER:
-            name, _, words = against.detail.partition(" ")
-            against = Against(against.reason, name.rstrip(":"), words)
-        log.info("turn %s does not train: %s", turn.turn_id, against.detail)
+        if against is not None:
+            log.info("turn %s does not train: %s", turn.turn_id, against.detail)
         return against
 
     def seen(self, ledger: Ledger, turn: Turn) -> Against | None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from clawrl.ledger.forgotten import NO_KEY
 from clawrl.messages import (
     LogProbs,
     Message,
@@ -49,11 +50,16 @@ DAMAGED_KEY = "the key of its owner is damaged"
 
 
 class KeyGone(RuntimeError):
-    """What is to be read was sealed with a key that is not there: its user was forgotten, or the keys are others."""
+    """What is to be read was sealed with a key that is not there: its user was forgotten, or the keys are others.
+
+    ``said`` is what the log of a turn says of it.
+    """
+
+    said = NO_KEY
 
 
 class Altered(KeyGone):
-    """What is to be read is not what was sealed, or not for this owner. ``said``, in the turn's life."""
+    """What is to be read is not what was sealed, or not for this owner."""
 
     said = ALTERED
 

@@ -44,13 +44,14 @@ def settle(db: Database, vault: KeyedVault, *, accept_loss: bool) -> None:
             if older and vault.has_key(owner):
                 # Another key than that of the rows does not tell then that its owner was forgotten since.
                 key_tags.note(db, owner)
-            found = list(_unreadable(db, vault, owner))
+            theirs = vault.has_key(owner) and not key_tags.is_of_an_earlier_key(db, owner)
+            found = list(_unreadable(db, vault, owner) if theirs else _all(db, owner))
         except Altered:
             # Their key is there and damaged, so that nothing tells whether it is theirs. It may come back.
             continue
         for turn_id in found:
             forget_unreadable(db, turn_id)
-        _forget_the_rest(db, vault, owner)
+        _forget_the_rest(db, vault, owner, has_key=theirs)
         gone += found
         whose += bool(found)
     if gone:
@@ -81,10 +82,11 @@ class KeysSeen:
             _note(self._db, self._vault)
 
 
+def _all(db: Database, owner: str) -> Iterator[TurnId]:
+    return (row["turn_id"] for row in db.rows("SELECT turn_id FROM arrivals WHERE owner = ?", owner))
+
+
 def _unreadable(db: Database, vault: KeyedVault, owner: str) -> Iterator[TurnId]:
-    if not _has_key_of_rows(db, vault, owner):
-        yield from [row["turn_id"] for row in db.rows("SELECT turn_id FROM arrivals WHERE owner = ?", owner)]
-        return
     # All of an owner's rows have one key, unless somebody wrote to a ledger like this with an earlier release.
     sample = db.rows("SELECT turn_id, new_messages FROM arrivals WHERE owner = ? LIMIT ?", owner, _LOOKED_AT)
     if all(vault.is_current(owner, row["new_messages"]) for row in sample):
@@ -99,13 +101,8 @@ def _unreadable(db: Database, vault: KeyedVault, owner: str) -> Iterator[TurnId]
             yield row["turn_id"]
 
 
-def _has_key_of_rows(db: Database, vault: KeyedVault, owner: str) -> bool:
-    return vault.has_key(owner) and not key_tags.is_of_an_earlier_key(db, owner)
-
-
-def _forget_the_rest(db: Database, vault: KeyedVault, owner: str) -> None:
-    """What outlives its turns."""
-    has_key = _has_key_of_rows(db, vault, owner)
+def _forget_the_rest(db: Database, vault: KeyedVault, owner: str, *, has_key: bool) -> None:
+    """What outlives its turns. ``has_key``: the one that these were written under."""
     for row in db.rows("SELECT id, digest, hint FROM hints WHERE owner = ?", owner):
         if not has_key or not _is_theirs(db, vault, owner, row):
             db.execute("DELETE FROM hints WHERE id = ?", row["id"])

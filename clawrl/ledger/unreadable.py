@@ -12,7 +12,6 @@ import logging
 from clawrl.ledger.blanks import strip
 from clawrl.ledger.codec import Altered, KeyGone
 from clawrl.ledger.database import Database
-from clawrl.ledger.forgotten import NO_KEY
 from clawrl.ledger.moves import move, state_of
 from clawrl.ledger.states import TERMINAL, dropped
 from clawrl.messages import DropReason, TurnId, TurnState
@@ -29,9 +28,6 @@ def put_away(db: Database, turn_id: TurnId, why: KeyGone) -> None:
     state = state_of(db, turn_id)
     held = state is TurnState.APPLIED
     if state is not None and not held and state not in TERMINAL:
-        if isinstance(why, Altered):
-            move(db, turn_id, dropped(DropReason.MALFORMED), why.said)
-        else:
-            move(db, turn_id, dropped(DropReason.FORGOTTEN), NO_KEY)
+        move(db, turn_id, dropped(DropReason.MALFORMED if altered else DropReason.FORGOTTEN), why.said)
     if not altered:
         strip(db, turn_id, keep_judgement=held or state is TurnState.TRAINED)
