@@ -13,12 +13,12 @@ import numpy as np
 
 from clawrl.ledger import Ledger
 from clawrl.ledger.config import LedgerConfig
-from clawrl.messages import Message, Turn, VersionSpan
+from clawrl.messages import DropReason, Message, Turn, VersionSpan
 from clawrl.privacy.config import PrivacyConfig
 from clawrl.privacy.keys import KeyStore
 from clawrl.privacy.opening import open_keys, open_ledger
 from clawrl.privacy.redactor import Redactor, finders_of
-from tests.ledger_kit import Talk, ask, serve
+from tests.ledger_kit import Talk, ask, queue, serve, take_step, to_judging, user
 
 SECRET = "the harbour master drinks at the Blue Anchor"
 _PACKED = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
@@ -127,3 +127,21 @@ def _varint(number: int) -> bytes:
         parts.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*parts, number])
+
+
+def peopled(state: Path, keys: KeyStore, **privacy: object) -> None:
+    """Turns of ann's and of bob's in every state."""
+    with opened(state, keys, **privacy) as ledger:
+        ledger.restored("run", 0)
+        for who in ("ann", "bob"):
+            queue(ledger, f"{who}-trained", owner=who)
+            take_step(ledger, "run", ledger.taken_step() + 1, 1)
+        ledger.checkpointed("run", 2)
+        for who in ("ann", "bob"):
+            queue(ledger, f"{who}-lent", owner=who)
+        assert ledger.lease("run", 3, 2, now=0.0, timeout_s=1e12) is not None
+        for who in ("ann", "bob"):
+            queue(ledger, f"{who}-queued", owner=who)
+            to_judging(ledger, f"{who}-judging", owner=who)
+            ledger.record(said(f"{who}-awaiting", user(SECRET), SECRET, owner=who, session="x"))
+            ledger.record(said(f"{who}-dropped", user("hi"), "x", owner=who, session="y"), DropReason.GREEDY)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 from clawrl import cli
 from clawrl.client import ApiClient, ApiProblem
@@ -19,15 +17,14 @@ from clawrl.weights import members as weights
 from tests.cli_kit import run
 from tests.live import KEY
 from tests.office import talk, turn
-from tests.operator_house import House, house
+from tests.operator_house import House
 from tests.operator_kit import kept_version, one, until, with_versions
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def home(home: House, monkeypatch: pytest.MonkeyPatch) -> House:
     monkeypatch.setattr(cli.console, "_width", 220, raising=False)
-    with house(tmp_path / "state", monkeypatch) as made:
-        yield made
+    return home
 
 
 def said(*arguments: str) -> str:
@@ -166,7 +163,7 @@ def test_nothing_is_deleted_for_a_program_that_does_not_say_that_it_is_meant(hom
     result = run("forget", "--session", "s", "--json")
     assert result.exit_code == 1 and "add --yes" in result.stderr and result.stderr.count("\n") == 1
     assert result.stdout == "" and len(shown("turns")) == 4
-    refused = CliRunner().invoke(cli.app, ["forget", "--session", "s"], input="n\n")
+    refused = run("forget", "--session", "s", text="n\n")
     assert refused.exit_code == 1 and len(shown("turns")) == 4
     assert shown("forget", "--session", "s", "--yes")["turns"] == 4
 

@@ -23,7 +23,7 @@ from clawrl.ledger.config import LedgerConfig
 from clawrl.ledger.staleness import REWOUND_AT
 from clawrl.messages import PolicyVersion
 from tests.ledger_kit import ids, queue
-from tests.test_ledger_walk import World
+from tests.ledger_world import World
 
 WEIGHTS = {
     "talk": 12,
